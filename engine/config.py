@@ -1,0 +1,84 @@
+"""``EngineConfig``: everything the engine needs to know, as frozen plain data.
+
+It is the truth, and the only configuration that crosses processes. The mutable tree with the
+ecosystem's names that models and plugins receive is made from it in ``vllm_config``. Flags and
+files become these structs in ``engine_args``; this file reads neither them nor the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    """The reference as the operator gave it."""
+    path: str
+    """A local folder, or a ``.gguf`` file."""
+    format: str
+    """``"safetensors"`` or ``"gguf"``."""
+    served_model_names: tuple[str, ...]
+    tokenizer: str
+    """Path that the tokenizer is read from: a folder or a ``.gguf`` file."""
+    hf_config: dict[str, Any]
+    """``config.json`` as a plain dict; for GGUF made from the file's metadata, the same keys."""
+    generation_config: dict[str, Any]
+    architectures: tuple[str, ...]
+    dtype: str
+    """``"float32"``, ``"bfloat16"`` or ``"float16"``; ``"auto"`` is already decided."""
+    dtype_reason: str
+    max_model_len: int
+    """Tokens, prompt and output together."""
+    vocab_size: int
+    seed: int = 0
+    chat_template: str | None = None
+    """A template that overrides the tokenizer's own."""
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    block_size: int = 16
+    """Tokens a block."""
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 1024
+    """Token budget of one step, prompt chunks and decoded tokens together."""
+    policy: str = "fcfs"
+
+
+class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    tensor_parallel_size: int = 1
+    distributed_executor_backend: str = "uni"
+    """Name in the registry of executors, or a class path."""
+    worker_cls: str = "hookserve.engine.worker:Worker"
+
+
+class LoadConfig(msgspec.Struct, frozen=True, kw_only=True):
+    load_format: str = "auto"
+    """Name in the registry of model loaders; ``"auto"`` goes by the files' format."""
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    platform: str
+    """Class path of the platform that was chosen in front."""
+    platform_owner: str
+    device_type: str = "cpu"
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    load: LoadConfig
+    device: DeviceConfig
+    enforce_eager: bool = False
+    log_stats: bool = True
+    log_level: str = "INFO"
+    additional_config: dict[str, Any] = {}

@@ -1,0 +1,162 @@
+"""The messages between front and engine: tagged msgspec unions, one frame each.
+
+How frames travel is ``channel``'s business. Every message is plain data; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hookserve.hookspecs.settings import PluginSettings
+
+from .config import EngineConfig
+from .sampling_params import SamplingParams
+
+# -- front to engine ------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """The first message: everything that the child needs; it never reads the environment."""
+
+    config: EngineConfig
+    plugins: PluginSettings
+
+
+class Proceed(msgspec.Struct, frozen=True, tag=True):
+    """The parent accepts the child's manifest: load the model."""
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag=True):
+    request_id: str
+    """Internal and unique; a client's own id never reaches the engine as a key."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    arrival_time: float
+    """Wall clock of the front, seconds."""
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """The client went away: free everything within one step."""
+
+    request_ids: list[str]
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """A stop was found in text by the output processor: end without counting as an abort."""
+
+    request_id: str
+    reason: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """Stop after the current step; the plugins' ``shutdown`` hook runs."""
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the live plugin reports of this process."""
+
+    call_id: int
+
+
+class CollectiveRpc(msgspec.Struct, frozen=True, tag=True):
+    call_id: int
+    method: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+ToEngine = Start | Proceed | AddRequest | Abort | Finish | Shutdown | Describe | CollectiveRpc
+
+# -- engine to front ------------------------------------------------------------------------
+
+
+class ManifestSent(msgspec.Struct, frozen=True, tag=True):
+    """After bootstrap: ``hookspecs.Manifest`` as builtins (``msgspec.to_builtins``)."""
+
+    manifest: dict[str, Any]
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded and one warm-up step has finished."""
+
+    num_gpu_blocks: int
+    block_size: int
+    kv_cache_bytes: int
+    kv_cache_reason: str
+    num_threads: int
+    threads_reason: str
+    load_s: float
+    warmup_s: float
+    model_info: dict[str, Any] = {}
+
+
+class RequestOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """What one step did for one request."""
+
+    request_id: str
+    new_token_ids: list[int] = []
+    finish_reason: str | None = None
+    """``"stop"``, ``"length"``, ``"abort"``, ``"error"``."""
+    stop_reason: int | None = None
+    """The stop token id that ended it; ``None`` for the model's own end token."""
+    error: str | None = None
+    """One sentence for the client; only with ``finish_reason == "error"``."""
+    num_cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache; sent with the first token."""
+    queued_s: float | None = None
+    """From arrival in the engine to first schedule; sent with the first token."""
+    num_preemptions: int = 0
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Names are the ecosystem's; counters are deltas since the last report."""
+
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+    kv_cache_usage: float = 0.0
+    """0 to 1, blocks held by requests over all blocks."""
+    step_counter: int = 0
+    num_preempted_reqs: int = 0
+    num_prompt_tokens: int = 0
+    """Prompt tokens computed in this step (cached ones are not computed)."""
+    num_generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag=True):
+    """One a step: tokens, statistics, and the counter by which a stall is seen."""
+
+    step: int
+    outputs: list[RequestOutput]
+    scheduler_stats: SchedulerStats
+    next_step_estimate_s: float
+    """How long the engine expects its next step to take."""
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    call_id: int
+    reports: list[dict[str, Any]]
+
+
+class RpcResult(msgspec.Struct, frozen=True, tag=True):
+    call_id: int
+    result: Any = None
+    error: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The last message of a process that cannot go on."""
+
+    exit_code: int
+    message: str
+    """One sentence for the operator, without a traceback."""
+    detail: str = ""
+    """The traceback, for the log."""
+
+
+FromEngine = ManifestSent | Ready | StepOutputs | Described | RpcResult | Failed

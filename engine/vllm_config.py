@@ -1,0 +1,267 @@
+"""``VllmConfig``: the mutable configuration tree with the ecosystem's section and field names.
+
+Models, platforms, loggers and processors receive only this. It is made from ``EngineConfig`` in
+each process, and never crosses one. Importing this file does not import torch; ``dtype`` does, on
+first use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .config import EngineConfig
+
+if TYPE_CHECKING:
+    import torch
+
+
+class HfConfig:
+    """``config.json`` as attributes; nested objects become ``HfConfig`` too.
+
+    An attribute that the file lacks raises ``AttributeError``, so ``getattr(c, name, default)``
+    and ``hasattr`` work as they do with transformers' configuration objects.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            nested = isinstance(value, Mapping) and key.endswith("_config")
+            setattr(self, key, HfConfig(value) if nested else value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            key: value.to_dict() if isinstance(value, HfConfig) else value
+            for key, value in vars(self).items()
+        }
+
+    def get_text_config(self) -> HfConfig:
+        """The part that describes the language model: ``text_config`` if there is one."""
+        return getattr(self, "text_config", self)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            setattr(self, key, value)
+
+    def __repr__(self) -> str:
+        return f"HfConfig({self.to_dict()!r})"
+
+
+@dataclass
+class ModelConfig:
+    model: str
+    path: str
+    format: str
+    tokenizer: str
+    served_model_name: str
+    hf_config: HfConfig
+    dtype_name: str
+    max_model_len: int
+    vocab_size: int
+    seed: int
+    enforce_eager: bool
+    architectures: list[str]
+    quantization: str | None = None
+    runner_type: str = "generate"
+    _dtype: Any = field(default=None, repr=False)
+
+    @property
+    def hf_text_config(self) -> HfConfig:
+        return self.hf_config.get_text_config()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self._dtype is None:
+            import torch
+
+            self._dtype = getattr(torch, self.dtype_name)
+        return self._dtype  # type: ignore[no-any-return]
+
+    @dtype.setter
+    def dtype(self, value: torch.dtype) -> None:
+        self._dtype = value
+        self.dtype_name = str(value).removeprefix("torch.")
+
+    def get_vocab_size(self) -> int:
+        return self.vocab_size
+
+    def get_hidden_size(self) -> int:
+        return int(self.hf_text_config.hidden_size)
+
+    def get_head_size(self) -> int:
+        c = self.hf_text_config
+        head_dim = getattr(c, "head_dim", None)
+        return int(head_dim or c.hidden_size // c.num_attention_heads)
+
+    def get_num_attention_heads(self, parallel_config: ParallelConfig) -> int:
+        return int(self.hf_text_config.num_attention_heads) // parallel_config.tensor_parallel_size
+
+    def get_total_num_kv_heads(self) -> int:
+        c = self.hf_text_config
+        return int(getattr(c, "num_key_value_heads", None) or c.num_attention_heads)
+
+    def get_num_kv_heads(self, parallel_config: ParallelConfig) -> int:
+        return max(1, self.get_total_num_kv_heads() // parallel_config.tensor_parallel_size)
+
+    def get_num_layers(self, parallel_config: ParallelConfig) -> int:
+        del parallel_config
+        return int(self.hf_text_config.num_hidden_layers)
+
+
+@dataclass
+class CacheConfig:
+    block_size: int
+    kv_cache_memory_bytes: int | None
+    num_gpu_blocks_override: int | None
+    enable_prefix_caching: bool
+    num_gpu_blocks: int | None = None
+    """Filled by the engine once the cache is sized."""
+    cache_dtype: str = "auto"
+    sliding_window: int | None = None
+
+
+@dataclass
+class SchedulerConfig:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    policy: str
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = False
+
+
+@dataclass
+class ParallelConfig:
+    tensor_parallel_size: int
+    distributed_executor_backend: str
+    worker_cls: str
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    rank: int = 0
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+@dataclass
+class LoadConfig:
+    load_format: str
+    download_dir: str | None = None
+    ignore_patterns: list[str] = field(default_factory=list)
+    model_loader_extra_config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DeviceConfig:
+    device_type: str
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device(self.device_type)
+
+
+@dataclass
+class CompilationConfig:
+    mode: int = 0
+    custom_ops: list[str] = field(default_factory=list)
+    static_forward_context: dict[str, Any] = field(default_factory=dict)
+    """Every attention layer of the model by its prefix; layers register themselves."""
+
+
+@dataclass
+class ObservabilityConfig:
+    log_stats: bool = True
+
+
+@dataclass
+class VllmConfig:
+    model_config: ModelConfig
+    cache_config: CacheConfig
+    scheduler_config: SchedulerConfig
+    parallel_config: ParallelConfig
+    load_config: LoadConfig
+    device_config: DeviceConfig
+    compilation_config: CompilationConfig
+    observability_config: ObservabilityConfig
+    additional_config: dict[str, Any]
+    quant_config: Any = None
+    lora_config: Any = None
+    speculative_config: Any = None
+    kv_transfer_config: Any = None
+
+    @classmethod
+    def from_engine_config(cls, config: EngineConfig) -> VllmConfig:
+        """Build the tree; lists and dicts are copies, so that changing it changes nothing else."""
+        model = config.model
+        return cls(
+            model_config=ModelConfig(
+                model=model.model,
+                path=model.path,
+                format=model.format,
+                tokenizer=model.tokenizer,
+                served_model_name=model.served_model_names[0],
+                hf_config=HfConfig(model.hf_config),
+                dtype_name=model.dtype,
+                max_model_len=model.max_model_len,
+                vocab_size=model.vocab_size,
+                seed=model.seed,
+                enforce_eager=config.enforce_eager,
+                architectures=list(model.architectures),
+            ),
+            cache_config=CacheConfig(
+                block_size=config.cache.block_size,
+                kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
+                num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
+                enable_prefix_caching=config.cache.enable_prefix_caching,
+            ),
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=config.scheduler.max_num_seqs,
+                max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+                max_model_len=model.max_model_len,
+                policy=config.scheduler.policy,
+            ),
+            parallel_config=ParallelConfig(
+                tensor_parallel_size=config.parallel.tensor_parallel_size,
+                distributed_executor_backend=config.parallel.distributed_executor_backend,
+                worker_cls=config.parallel.worker_cls,
+            ),
+            load_config=LoadConfig(load_format=config.load.load_format),
+            device_config=DeviceConfig(device_type=config.device.device_type),
+            compilation_config=CompilationConfig(),
+            observability_config=ObservabilityConfig(log_stats=config.log_stats),
+            additional_config=dict(config.additional_config),
+        )
+
+
+_current: contextvars.ContextVar[VllmConfig | None] = contextvars.ContextVar(
+    "hookserve_vllm_config", default=None
+)
+
+
+@contextlib.contextmanager
+def set_current_vllm_config(config: VllmConfig) -> Iterator[None]:
+    """Within the block, ``get_current_vllm_config`` answers ``config``."""
+    token = _current.set(config)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def get_current_vllm_config() -> VllmConfig:
+    """The configuration of the model that is being built.
+
+    Raises:
+        RuntimeError: outside ``set_current_vllm_config``.
+    """
+    config = _current.get()
+    if config is None:
+        raise RuntimeError(
+            "no VllmConfig is current; build layers inside set_current_vllm_config(config)"
+        )
+    return config

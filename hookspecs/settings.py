@@ -1,0 +1,47 @@
+"""What the operator said about plugins: plain data that crosses processes unchanged.
+
+Parsing flags and the environment is the server's; matching names is ``discovery``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """A plugin that the parent put out in every process, and why."""
+
+    identity: str
+    process: str
+    """Where it failed: ``"front"``, ``"engine"``, ``"worker"``."""
+    stage: str
+    """``"discover"``, ``"import"``, ``"register"``, ``"run"``."""
+    error: str
+
+
+class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which plugins are wanted. Entries are ``name``, ``dist/name``, ``group:name`` or
+    ``dist:group:name``; ``None`` means that the operator said nothing."""
+
+    allow: tuple[str, ...] | None = None
+    """``--plugins``: the only third parties to load; empty means none."""
+    deny: tuple[str, ...] = ()
+    """``--disable-plugins``; wins over every other list."""
+    require: tuple[str, ...] = ()
+    """``--require-plugins``: their failure stops the start."""
+    enable_endpoints: tuple[str, ...] = ()
+    """``--enable-endpoints``: plugins (or endpoint names) whose routes are opened."""
+    no_plugins: bool = False
+    """``--no-plugins``: built-ins alone."""
+    files: tuple[str, ...] = ()
+    """``--plugin``: files or modules that are not installed, loaded in every process."""
+    prefer: tuple[str, ...] = ()
+    """``KIND:NAME=IDENTITY``: decides between two claims."""
+    platform: str | None = None
+    """``--platform``: a platform's name; ``None`` means automatic."""
+    denied: tuple[Denied, ...] = ()
+    """The parent's own decisions: plugins that failed somewhere."""
+    config: dict[str, Any] = {}
+    """Each plugin's own section, keyed by entry or identity."""
