@@ -1,0 +1,107 @@
+"""What lies at a model's path: its format, its configuration, its weight files.
+
+Everything is checked here that can be checked without torch, so that the front refuses a wrong
+path or a damaged checkpoint before it starts an engine. The weights are ``weight_iterators``'.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ModelFileError
+from .gguf import GGUFFile
+from .gguf_names import generation_config_from_gguf, hf_config_from_gguf, hf_tensors
+from .safetensors_files import find_weight_files
+
+_END_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on disk. ``hf_config`` and ``generation_config`` have the ecosystem's keys."""
+
+    path: str
+    """A folder, or a ``.gguf`` file."""
+    format: str
+    """``"safetensors"`` or ``"gguf"``."""
+    hf_config: dict[str, Any]
+    generation_config: dict[str, Any]
+    weight_files: tuple[str, ...]
+
+
+def read_model_files(path: str) -> ModelFiles:
+    """Read and check a model's files.
+
+    Raises:
+        ModelFileError: what is missing, damaged or not supported, and where.
+    """
+    if not os.path.exists(path):
+        raise ModelFileError(
+            f"{path}: there is no such file or folder; expected a folder with config.json and "
+            "safetensors files, or a .gguf file"
+        )
+    if os.path.isdir(path):
+        return _read_folder(path)
+    if path.endswith(".gguf"):
+        return _read_gguf(path)
+    raise ModelFileError(
+        f"{path}: is neither a folder nor a .gguf file; for safetensors give the folder that "
+        "holds them and config.json"
+    )
+
+
+def _read_gguf(path: str) -> ModelFiles:
+    file = GGUFFile.open(path)
+    hf_config = hf_config_from_gguf(file)
+    hf_tensors(file, hf_config)  # names only: a tensor that nobody would load is refused now
+    return ModelFiles(path, "gguf", hf_config, generation_config_from_gguf(file), (path,))
+
+
+def _read_folder(path: str) -> ModelFiles:
+    config_path = os.path.join(path, "config.json")
+    if not os.path.exists(config_path):
+        ggufs = sorted(name for name in os.listdir(path) if name.endswith(".gguf"))
+        hint = f"; to serve {ggufs[0]}, give its own path" if ggufs else ""
+        raise ModelFileError(f"{path}: there is no config.json in this folder{hint}")
+    hf_config = _read_json(config_path)
+    _check_config(config_path, hf_config)
+    generation_path = os.path.join(path, "generation_config.json")
+    if os.path.exists(generation_path):
+        generation_config = _read_json(generation_path)
+    else:
+        generation_config = {
+            key: hf_config[key] for key in _END_KEYS if hf_config.get(key) is not None
+        }
+    return ModelFiles(path, "safetensors", hf_config, generation_config, find_weight_files(path))
+
+
+def _check_config(config_path: str, hf_config: dict[str, Any]) -> None:
+    quantization = hf_config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+        raise ModelFileError(
+            f"{config_path}: the checkpoint is quantized with {method or 'an unnamed method'!r}, "
+            "which is not supported; use the unquantized checkpoint or a GGUF file"
+        )
+    names = hf_config.get("architectures")
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise ModelFileError(
+            f"{config_path}: 'architectures' is {names!r}; expected a list with the model's "
+            'class, such as ["LlamaForCausalLM"]'
+        )
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: is no valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path}: holds no JSON object")
+    return value
