@@ -8,6 +8,7 @@ place for travel in ``EngineConfig.tree_changes``.
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
     """
     from hookserve.hookspecs import PluginError
 
-    tree = VllmConfig.from_engine_config(config)
+    tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     try:
         with host.enter(owner):
             platform.check_and_update_config(tree)
@@ -113,7 +114,7 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
 def _leaves(tree: VllmConfig) -> Iterator[tuple[str, Any]]:
     """Every public field by its dotted path, attributes that a plugin added too."""
     for name, value in vars(tree).items():
-        if is_dataclass(value) and not isinstance(value, type):
+        if type(value).__module__ == VllmConfig.__module__ and is_dataclass(value):
             declared = {f.name for f in fields(value)}
             for inner, leaf in vars(value).items():
                 if inner.startswith("_") and inner in declared:

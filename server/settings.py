@@ -1,0 +1,316 @@
+"""The server's settings, and where every value of every setting comes from.
+
+Precedence: flag, environment, configuration file, the model's own files (for what the engine
+arguments leave open), default. This is the one file that reads the environment. The text of flags
+is cut into values by ``setting_values``, files are read by ``config_file``, and the command line
+is ``arguments``'.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import ConfigError, UsageError
+from hookserve.engine.setting import Setting
+from hookserve.hookspecs.settings import PluginSettings
+
+from .config_file import read_config_file
+from .flags import find_flag
+from .setting_values import Origin, Spec, check_value, derive_kind, read_text
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the front process needs to know beside the engine and the plugins."""
+
+    host: Annotated[str, Setting("address to listen at", group="Server")] = "127.0.0.1"
+    port: Annotated[
+        int, Setting("port to listen at; 0: a free one", group="Server", minimum=0, maximum=65535)
+    ] = 8000
+    uds: Annotated[
+        str | None,
+        Setting("Unix socket to listen at, in place of host and port", group="Server"),
+    ] = None
+    root_path: Annotated[
+        str, Setting("path under which a proxy publishes the server", group="Server")
+    ] = ""
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Setting("origins whose pages may call the server; * is all", group="Server"),
+    ] = ()
+    shutdown_timeout: Annotated[
+        float,
+        Setting(
+            "seconds that open requests get to end at a stop; 0: they are aborted",
+            group="Server",
+            minimum=0,
+        ),
+    ] = 0.0
+    log_level: Annotated[
+        str, Setting("least level that is logged", group="Logging", choices=_LOG_LEVELS)
+    ] = "INFO"
+    disable_log_stats: Annotated[
+        bool, Setting("log no statistics of the engine", group="Logging")
+    ] = False
+    log_stats_interval: Annotated[
+        float,
+        Setting("seconds between two lines of statistics", group="Logging", minimum=0.1),
+    ] = 10.0
+    config: Annotated[
+        str | None,
+        Setting("TOML file (or YAML, with PyYAML) with any of these keys", group="Settings"),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        Setting(
+            "print every value with where it came from, the memory plan and the plugins; "
+            "start nothing",
+            group="Settings",
+        ),
+    ] = False
+
+
+class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's word on plugins, under the names of the flags."""
+
+    plugins: Annotated[
+        tuple[str, ...] | None,
+        Setting("the only third-party plugins to load; empty: none", group="Plugins"),
+    ] = None
+    disable_plugins: Annotated[
+        tuple[str, ...], Setting("plugins not to load; wins over the others", group="Plugins")
+    ] = ()
+    require_plugins: Annotated[
+        tuple[str, ...], Setting("plugins whose failure stops the start", group="Plugins")
+    ] = ()
+    enable_endpoints: Annotated[
+        tuple[str, ...],
+        Setting(
+            "plugins or endpoints whose routes are opened",
+            group="Plugins",
+            env="HOOKSERVE_ENDPOINTS",
+        ),
+    ] = ()
+    no_plugins: Annotated[bool, Setting("load built-in plugins alone", group="Plugins")] = False
+    plugin: Annotated[
+        tuple[str, ...],
+        Setting(
+            "load this file or module as a plugin in every process",
+            group="Plugins",
+            metavar="FILE.py|MODULE",
+        ),
+    ] = ()
+    prefer: Annotated[
+        tuple[str, ...],
+        Setting(
+            "decide between two plugins that claim one name",
+            group="Plugins",
+            metavar="KIND:NAME=IDENTITY",
+        ),
+    ] = ()
+    platform: Annotated[
+        str | None, Setting("name of the platform to run on; without it automatic", group="Plugins")
+    ] = None
+
+    def to_plugin_settings(self) -> PluginSettings:
+        return PluginSettings(
+            allow=self.plugins,
+            deny=self.disable_plugins,
+            require=self.require_plugins,
+            enable_endpoints=self.enable_endpoints,
+            no_plugins=self.no_plugins,
+            files=self.plugin,
+            prefer=self.prefer,
+            platform=self.platform,
+        )
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, resolved once.
+
+    ``origins`` has an entry for each setting by its field name; ``notes`` are lines to log at INFO
+    and ``warnings`` at WARNING, once there is a log.
+    """
+
+    server: ServerSettings
+    engine_args: EngineArgs
+    plugins: PluginSettings
+    origins: dict[str, Origin] = {}
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    color: bool = False
+    """Whether the environment lets the log be coloured; a terminal is needed too."""
+
+
+GROUPS: tuple[str, ...] = ("Model", "Engine", "Server", "Plugins", "Logging", "Settings")
+EXTRA_ENVIRONMENT: Mapping[str, str] = {
+    "NO_COLOR": "set to anything: no colour in the log",
+    "XDG_CACHE_HOME": "parent folder of the cache where HOOKSERVE_CACHE is not set",
+}
+
+
+@functools.cache
+def all_specs() -> tuple[Spec, ...]:
+    """Every setting, in the order of ``--help``."""
+    found = [
+        spec
+        for owner, struct in (
+            ("engine", EngineArgs),
+            ("server", ServerSettings),
+            ("plugins", PluginFlags),
+        )
+        for spec in _specs_of(owner, struct)
+    ]
+    return tuple(sorted(found, key=lambda spec: GROUPS.index(spec.setting.group)))
+
+
+def _specs_of(owner: Literal["engine", "server", "plugins"], struct: Any) -> Iterable[Spec]:
+    defaults = _defaults(struct)
+    for name, hint in get_type_hints(struct, include_extras=True).items():
+        for setting in getattr(hint, "__metadata__", ()):
+            if isinstance(setting, Setting):
+                yield Spec(
+                    name=name,
+                    owner=owner,
+                    setting=setting,
+                    kind=setting.kind or derive_kind(hint.__origin__),
+                    default=defaults[name],
+                )
+
+
+def _defaults(struct: Any) -> dict[str, Any]:
+    if struct is EngineArgs:
+        return {
+            f.name: f.default if f.default_factory is MISSING else f.default_factory()
+            for f in fields(EngineArgs)
+        }
+    return {name: getattr(struct(), name) for name in struct.__struct_fields__}
+
+
+def resolve_settings(
+    given: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    *,
+    notes: Iterable[str] = (),
+) -> Settings:
+    """Resolve every setting.
+
+    Args:
+        given: raw texts of the flags by field name: a string, a list of strings for what may be
+            repeated, or a boolean for a switch.
+        environ: in place of the process' environment.
+        notes: lines about flags without effect, found on the command line.
+
+    Raises:
+        UsageError: a flag's value; exit code 2.
+        ConfigError: a value, or a key, of the environment or the file; exit code 78.
+    """
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = {spec.name: spec.default for spec in all_specs()}
+    origins = {spec.name: Origin("default") for spec in all_specs()}
+    by_env = {
+        spec.name: read_text(spec, env[spec.env], Origin("environment", spec.env))
+        for spec in all_specs()
+        if spec.env in env
+    }
+    by_flag = {
+        spec.name: _read_flag(spec, given[spec.name])
+        for spec in all_specs()
+        if spec.name in given
+    }
+    path = by_flag.get("config", by_env.get("config"))
+    by_file, file_notes = _read_file(path) if path else ({}, ())
+    for kind, layer in (("file", by_file), ("environment", by_env), ("flag", by_flag)):
+        for spec in all_specs():
+            if spec.name in layer:
+                values[spec.name] = layer[spec.name]
+                key = {"file": path, "environment": spec.env, "flag": spec.flag}[kind]
+                origins[spec.name] = Origin(kind, str(key))
+    if values["cache_dir"] is None:
+        base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        values["cache_dir"] = os.path.join(base, "hookserve")
+    return Settings(
+        server=ServerSettings(**_of(ServerSettings, values)),
+        engine_args=EngineArgs.from_cli_settings(
+            {**values, "log_color": False},
+            {name: str(o) for name, o in origins.items() if o.kind != "default"},
+        ),
+        plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(),
+        origins=origins,
+        notes=(*notes, *file_notes),
+        warnings=tuple(_environment_warnings(env)),
+        color=not env.get("NO_COLOR"),
+    )
+
+
+def _of(struct: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in struct.__struct_fields__}
+
+
+def _read_flag(spec: Spec, raw: Any) -> Any:
+    origin = Origin("flag", spec.flag)
+    if isinstance(raw, bool):
+        return raw
+    if not isinstance(raw, list):
+        return read_text(spec, raw, origin)
+    parts = [read_text(spec, text, origin) for text in raw]
+    if spec.kind == "json":
+        merged: dict[str, Any] = {}
+        for part in parts:
+            _merge_into(merged, part)
+        return merged
+    if spec.kind == "list":
+        return tuple(dict.fromkeys(item for part in parts for item in part))
+    return parts[-1]
+
+
+def _merge_into(target: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        old = target.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            _merge_into(old, value)
+        else:
+            target[key] = value
+
+
+def _read_file(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Values and notes of the configuration file; keys may have hyphens or underscores."""
+    specs = {spec.key: spec for spec in all_specs() if spec.name not in ("config", "dry_run")}
+    values: dict[str, Any] = {}
+    notes: list[str] = []
+    for raw_key, value in read_config_file(path).items():
+        key = raw_key.replace("_", "-")
+        spec = specs.get(key)
+        if spec is not None:
+            values[spec.name] = check_value(spec, value, Origin("file", path))
+            continue
+        flag = find_flag("--" + key)
+        if flag is None or flag.verdict == "works":
+            raise ConfigError(f"{path}: unknown key {raw_key!r}{suggest(key, specs)}")
+        if flag.verdict == "no effect":
+            notes.append(f"{raw_key} in {path} has no effect, because {flag.reason}")
+        elif not (value is False or str(value) in flag.neutral):
+            raise UsageError(f"{raw_key} in {path} is refused, because {flag.reason}")
+    return values, tuple(notes)
+
+
+def _environment_warnings(env: Mapping[str, str]) -> Iterable[str]:
+    known = [spec.env for spec in all_specs()]
+    for name in env:
+        if name.startswith("HOOKSERVE_") and name not in known:
+            yield f"unknown environment variable {name} is ignored{suggest(name, known)}"
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` with the nearest of ``known``, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
