@@ -1,0 +1,242 @@
+"""Frames over a socketpair: a u32 length, then one msgpack message.
+
+``Channel`` blocks and belongs to one thread; ``AsyncChannel`` is for an event loop. Both are
+bounded: a frame by its size, what waits to be sent by count and bytes. Who is at the other end,
+and what a message means, is left to the callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+import msgspec
+
+from .codec import Message, make_decoder, make_encoder
+
+MAX_FRAME_BYTES = 64 * 2**20
+MAX_PENDING_FRAMES = 4096
+MAX_PENDING_BYTES = 256 * 2**20
+
+_HEAD = struct.Struct("<I")
+_READ_BYTES = 256 * 1024
+
+
+class ChannelError(Exception):
+    """A frame that breaks the protocol: too big, or not a message."""
+
+
+class ChannelClosed(ChannelError):
+    """The other end is gone."""
+
+
+class ChannelOverflow(ChannelError):
+    """Too much waits to be sent; the other end does not read."""
+
+
+class _Frames:
+    """Encodes messages to frames and takes messages from the bytes received so far."""
+
+    def __init__(self) -> None:
+        self._encoder = make_encoder()
+        self._decoder = make_decoder()
+        self._received = bytearray()
+        self._start = 0
+
+    def encode(self, message: Message) -> bytearray:
+        frame = bytearray(_HEAD.size)
+        self._encoder.encode_into(message, frame, _HEAD.size)
+        size = len(frame) - _HEAD.size
+        if size > MAX_FRAME_BYTES:
+            raise ChannelError(
+                f"a {type(message).__name__} of {size} bytes is larger than the "
+                f"{MAX_FRAME_BYTES} bytes that one message may have"
+            )
+        _HEAD.pack_into(frame, 0, size)
+        return frame
+
+    def feed(self, data: bytes | memoryview) -> None:
+        if self._start == len(self._received):
+            self._received.clear()
+            self._start = 0
+        self._received += data
+
+    def take(self) -> Message | None:
+        """The next whole message, or ``None``."""
+        begin = self._start + _HEAD.size
+        if len(self._received) < begin:
+            return None
+        (size,) = _HEAD.unpack_from(self._received, self._start)
+        if size > MAX_FRAME_BYTES:
+            raise ChannelError(
+                f"the other end announced a message of {size} bytes; {MAX_FRAME_BYTES} is the limit"
+            )
+        end = begin + size
+        if len(self._received) < end:
+            self._drop_consumed()
+            return None
+        try:
+            with memoryview(self._received) as view, view[begin:end] as body:
+                message = self._decoder.decode(body)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ChannelError(f"the other end sent what is not a message: {error}") from error
+        self._start = end
+        return message
+
+    def _drop_consumed(self) -> None:
+        if self._start:
+            del self._received[: self._start]
+            self._start = 0
+
+
+class Channel:
+    """The blocking form, for a process that does one thing at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._frames = _Frames()
+
+    def send(self, message: Message) -> None:
+        """Send one message; blocks while the other end does not read.
+
+        Raises:
+            ChannelClosed: the other end is gone.
+            TypeError: the message holds an object that cannot cross processes.
+        """
+        frame = self._frames.encode(message)
+        try:
+            self._sock.sendall(frame)
+        except OSError as error:
+            raise ChannelClosed(f"cannot send: {error}") from error
+
+    def recv(self) -> Message:
+        """The next message; blocks, using no CPU, until there is one."""
+        while True:
+            message = self._frames.take()
+            if message is not None:
+                return message
+            self._read(0)
+
+    def try_recv(self) -> Message | None:
+        """The next message if it is here already, else ``None``."""
+        while True:
+            message = self._frames.take()
+            if message is not None:
+                return message
+            try:
+                self._read(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+
+    def _read(self, flags: int) -> None:
+        try:
+            data = self._sock.recv(_READ_BYTES, flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ChannelClosed(f"cannot receive: {error}") from error
+        if not data:
+            raise ChannelClosed("the other end closed the channel")
+        self._frames.feed(data)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class AsyncChannel:
+    """The form for an event loop: the calls that wait are coroutines.
+
+    Several tasks may send at once; one task receives.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._frames = _Frames()
+        self._sending = asyncio.Lock()
+        self._pending_frames = 0
+        self._pending_bytes = 0
+
+    async def send(self, message: Message) -> None:
+        """Send one message; returns when the kernel has taken all of it.
+
+        A frame that was begun is always sent whole, also when the caller is cancelled: half a
+        frame would make every later one unreadable.
+
+        Raises:
+            ChannelClosed: the other end is gone.
+            ChannelOverflow: more than the bound waits to be sent already.
+            TypeError: the message holds an object that cannot cross processes.
+        """
+        frame = self._frames.encode(message)
+        if self._pending_frames == 0 and self._send_at_once(frame):
+            return
+        if (
+            self._pending_frames >= MAX_PENDING_FRAMES
+            or self._pending_bytes + len(frame) > MAX_PENDING_BYTES
+        ):
+            raise ChannelOverflow(
+                f"{self._pending_frames} messages ({self._pending_bytes} bytes) wait to be sent"
+            )
+        self._pending_frames += 1
+        self._pending_bytes += len(frame)
+        await asyncio.shield(asyncio.ensure_future(self._send_in_turn(frame)))
+
+    def _send_at_once(self, frame: bytearray) -> bool:
+        """Send without waiting if the kernel has room; what it did not take stays in ``frame``."""
+        try:
+            sent = self._sock.send(frame)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ChannelClosed(f"cannot send: {error}") from error
+        del frame[:sent]
+        return not frame
+
+    async def _send_in_turn(self, frame: bytearray) -> None:
+        size = len(frame)
+        try:
+            async with self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._sock, frame)
+        except OSError as error:
+            raise ChannelClosed(f"cannot send: {error}") from error
+        finally:
+            self._pending_frames -= 1
+            self._pending_bytes -= size
+
+    async def recv(self) -> Message:
+        """The next message.
+
+        Raises:
+            ChannelClosed: the other end is gone.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            message = self._frames.take()
+            if message is not None:
+                return message
+            try:
+                data = await loop.sock_recv(self._sock, _READ_BYTES)
+            except OSError as error:
+                raise ChannelClosed(f"cannot receive: {error}") from error
+            if not data:
+                raise ChannelClosed("the other end closed the channel")
+            self._frames.feed(data)
+
+    def try_recv(self) -> Message | None:
+        """The next message if all of it was read already, else ``None``; never reads."""
+        return self._frames.take()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        self._sock.close()

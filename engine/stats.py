@@ -1,0 +1,227 @@
+"""Statistics of the front: what stat loggers receive with each step of the engine.
+
+Names are the ecosystem's. ``FrontStats`` keeps one small record for each live request and turns
+the engine's ``StepOutputs`` into ``IterationStats``; formatting and exporting them is the
+loggers' business. Durations are seconds; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from .messages import RequestOutput, StepOutputs
+
+
+@dataclass
+class PromptTokenStats:
+    """Prompt tokens by where their keys and values came from; counts of one iteration."""
+
+    ALL_SOURCES = ("local_compute", "local_cache_hit")
+
+    computed: int = 0
+    local_cache_hit: int = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.local_cache_hit
+
+    @property
+    def total(self) -> int:
+        return self.computed + self.local_cache_hit
+
+    def get_by_source(self, source: str) -> int:
+        """Raises ``ValueError`` for a source that is not in ``ALL_SOURCES``."""
+        if source not in self.ALL_SOURCES:
+            raise ValueError(f"source {source!r}: expected one of {', '.join(self.ALL_SOURCES)}")
+        return self.computed if source == "local_compute" else self.local_cache_hit
+
+
+@dataclass
+class FinishedRequestStats:
+    """One request that ended, however it ended."""
+
+    finish_reason: str
+    request_id: str
+    e2e_latency: float
+    num_prompt_tokens: int
+    num_generation_tokens: int
+    max_tokens_param: int | None
+    queued_time: float
+    """From arrival in the engine to the first schedule."""
+    prefill_time: float
+    """From the first schedule to the first token."""
+    inference_time: float
+    """From the first schedule to the last token."""
+    decode_time: float
+    """From the first token to the last."""
+    mean_time_per_output_token: float
+    num_cached_tokens: int
+    num_preemptions: int
+
+
+@dataclass
+class IterationStats:
+    """What one step of the engine did for the requests of this front."""
+
+    iteration_timestamp: float = field(default_factory=time.time)
+    num_generation_tokens: int = 0
+    prompt_token_stats: PromptTokenStats = field(default_factory=PromptTokenStats)
+    num_preempted_reqs: int = 0
+    finished_requests: list[FinishedRequestStats] = field(default_factory=list)
+    max_num_generation_tokens_iter: list[int] = field(default_factory=list)
+    n_params_iter: list[int] = field(default_factory=list)
+    time_to_first_tokens_iter: list[float] = field(default_factory=list)
+    inter_token_latencies_iter: list[float] = field(default_factory=list)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.prompt_token_stats.total
+
+
+@dataclass(slots=True)
+class RequestStateStats:
+    """What is remembered of a live request. ``*_ts`` are ``time.monotonic()`` of the front."""
+
+    num_prompt_tokens: int
+    max_tokens: int | None
+    arrival_ts: float
+    num_generation_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    queued_time: float = 0.0
+    first_token_ts: float | None = None
+    last_token_ts: float | None = None
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        return None if self.first_token_ts is None else self.first_token_ts - self.arrival_ts
+
+    def finished(
+        self, request_id: str, reason: str, now: float, num_generation_tokens: int | None
+    ) -> FinishedRequestStats:
+        generated = num_generation_tokens
+        if generated is None:
+            generated = self.num_generation_tokens
+        scheduled_ts = self.arrival_ts + self.queued_time
+        first_ts = self.first_token_ts if self.first_token_ts is not None else scheduled_ts
+        last_ts = self.last_token_ts if self.last_token_ts is not None else first_ts
+        decode_time = last_ts - first_ts
+        return FinishedRequestStats(
+            finish_reason=reason,
+            request_id=request_id,
+            e2e_latency=now - self.arrival_ts,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_generation_tokens=generated,
+            max_tokens_param=self.max_tokens,
+            queued_time=self.queued_time,
+            prefill_time=max(0.0, first_ts - scheduled_ts),
+            inference_time=max(0.0, last_ts - scheduled_ts),
+            decode_time=decode_time,
+            mean_time_per_output_token=decode_time / (generated - 1) if generated > 1 else 0.0,
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+        )
+
+
+class FrontStats:
+    """Turns what the engine sends into ``IterationStats``; one object for each engine.
+
+    Every request that was added leaves by one of: the engine's own finish, seen by ``observe``;
+    ``finish`` for an end that the front decided (a stop in text, an abort). What the engine still
+    sends for a request that left is counted nowhere.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[str, RequestStateStats] = {}
+        self._finished: list[FinishedRequestStats] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add_request(
+        self,
+        request_id: str,
+        *,
+        num_prompt_tokens: int,
+        max_tokens: int | None,
+        now: float | None = None,
+    ) -> None:
+        """A request was submitted. ``now`` is ``time.monotonic()``."""
+        arrival = time.monotonic() if now is None else now
+        self._requests[request_id] = RequestStateStats(num_prompt_tokens, max_tokens, arrival)
+
+    def get(self, request_id: str) -> RequestStateStats | None:
+        return self._requests.get(request_id)
+
+    def observe(self, step: StepOutputs, now: float | None = None) -> IterationStats:
+        """The statistics of one step, with the requests that ended since the last one."""
+        now = time.monotonic() if now is None else now
+        stats = IterationStats(num_preempted_reqs=step.scheduler_stats.num_preempted_reqs)
+        for output in step.outputs:
+            state = self._requests.get(output.request_id)
+            if state is None:
+                continue
+            if output.new_token_ids:
+                self._count_tokens(state, output, stats, now)
+            state.num_preemptions = max(state.num_preemptions, output.num_preemptions)
+            if output.finish_reason is not None:
+                self.finish(output.request_id, output.finish_reason, now=now)
+        self._report_finished(stats)
+        return stats
+
+    @staticmethod
+    def _count_tokens(
+        state: RequestStateStats, output: RequestOutput, stats: IterationStats, now: float
+    ) -> None:
+        count = len(output.new_token_ids)
+        stats.num_generation_tokens += count
+        if state.first_token_ts is None or state.last_token_ts is None:
+            state.first_token_ts = now
+            state.num_cached_tokens = output.num_cached_tokens
+            state.queued_time = output.queued_s or 0.0
+            stats.time_to_first_tokens_iter.append(now - state.arrival_ts)
+            prompt = stats.prompt_token_stats
+            prompt.local_cache_hit += output.num_cached_tokens
+            prompt.computed += state.num_prompt_tokens - output.num_cached_tokens
+        else:
+            stats.inter_token_latencies_iter.append(now - state.last_token_ts)
+        state.last_token_ts = now
+        state.num_generation_tokens += count
+
+    def finish(
+        self,
+        request_id: str,
+        reason: str,
+        *,
+        num_generation_tokens: int | None = None,
+        now: float | None = None,
+    ) -> FinishedRequestStats | None:
+        """A request ended; ``None`` if it had left already.
+
+        Args:
+            num_generation_tokens: tokens that count, where the front knows better than the
+                engine (a stop in text); ``None``: all that the engine sent.
+        """
+        state = self._requests.pop(request_id, None)
+        if state is None:
+            return None
+        now = time.monotonic() if now is None else now
+        finished = state.finished(request_id, reason, now, num_generation_tokens)
+        self._finished.append(finished)
+        return finished
+
+    def take_finished(self) -> IterationStats | None:
+        """The requests that ended without a further step of the engine; ``None`` if there are
+        none. For a front whose engine went idle or died."""
+        if not self._finished:
+            return None
+        stats = IterationStats()
+        self._report_finished(stats)
+        return stats
+
+    def _report_finished(self, stats: IterationStats) -> None:
+        stats.finished_requests, self._finished = self._finished, []
+        for finished in stats.finished_requests:
+            stats.max_num_generation_tokens_iter.append(finished.num_generation_tokens)
+            stats.n_params_iter.append(1)
