@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -228,7 +228,7 @@ class EngineArgs:
         from .model_files import read_model_files
         from .model_registry import check_architecture
 
-        self._check_limits(host)
+        self._check_limits()
         claim = host.platform()
         platform = _import_platform(claim, host)
         files = read_model_files(self._resolve(self.model or DEFAULT_MODEL, host))
@@ -268,26 +268,22 @@ class EngineArgs:
 
     def _resolve(self, reference: str, host: Host) -> str:
         """Ask the model sources in order; the first that matches fetches."""
-        from hookserve.hookspecs import PluginError
-
         registry = host.registry("model_source")
         cache_dir = self.cache_dir or os.path.join(os.path.expanduser("~"), ".cache", "hookserve")
         for name in registry.names():
             claim = registry.get(name)
             assert claim is not None, name
-            source = registry.resolve(name)()
-            try:
-                with host.enter(claim.owner):
-                    if source.matches(reference):
-                        return str(
-                            source.resolve(reference, revision=self.revision, cache_dir=cache_dir)
-                        )
-            except HookserveError:
-                raise
-            except Exception as error:
-                raise PluginError(
-                    claim.owner, "run", f"model source {name!r} on {reference!r}: {error!r}"
-                ) from error
+            source = _ask_plugin(host, claim.owner, registry.resolve(name))
+            if _ask_plugin(host, claim.owner, lambda: source.matches(reference)):
+                return str(
+                    _ask_plugin(
+                        host,
+                        claim.owner,
+                        lambda: source.resolve(
+                            reference, revision=self.revision, cache_dir=cache_dir
+                        ),
+                    )
+                )
         raise self._refuse(
             "model",
             reference,
@@ -305,9 +301,7 @@ class EngineArgs:
             found = _read_json(os.path.join(choice, "generation_config.json"), self, choice)
         for key in self.override_generation_config:
             if key not in GENERATION_KEYS:
-                raise self._refuse(
-                    "override_generation_config", key, "one of", GENERATION_KEYS
-                )
+                raise self._refuse("override_generation_config", key, "one of", GENERATION_KEYS)
         return {**found, **self.override_generation_config}
 
     def _read_chat_template(self) -> str | None:
@@ -326,32 +320,25 @@ class EngineArgs:
     def _choose_dtype(
         self, files: ModelFiles, hf_config: Mapping[str, Any], host: Host
     ) -> tuple[str, str]:
+        claim = host.platform()
+        platform = _import_platform(claim, host)
         if self.dtype != "auto":
-            if self.dtype not in DTYPES:
-                raise self._refuse("dtype", self.dtype, "one of", ("auto", *DTYPES))
+            known = tuple(getattr(platform, "supported_dtype_names", DTYPES))
+            if self.dtype not in known:
+                raise self._refuse(
+                    "dtype", self.dtype, f"on platform {claim.name}: auto or one of", known
+                )
             return self.dtype, "asked for"
-        if files.format == "gguf":
-            platform = _import_platform(host.platform(), host)
-            native, reason = platform.native_bfloat16()
-            return ("bfloat16", reason) if native else ("float32", reason)
         text = _text_config(hf_config)
-        stated = next(
-            (
-                part[key]
-                for part in (text, hf_config)
-                for key in ("dtype", "torch_dtype")
-                if part.get(key)
-            ),
-            None,
+        places = [(part, key) for part in (text, hf_config) for key in ("dtype", "torch_dtype")]
+        stated = next((part[key] for part, key in places if part.get(key)), None)
+        name = None if stated is None else str(stated).removeprefix("torch.")
+        if name is None and files.format != "gguf":
+            name = "float32"  # what the ecosystem means by a checkpoint that says nothing
+        dtype, reason = _ask_plugin(
+            host, claim.owner, lambda: platform.preferred_dtype(name, files.format)
         )
-        if stated is None:
-            return "float32", "the checkpoint states none"
-        name = str(stated).removeprefix("torch.")
-        if name not in DTYPES:
-            raise self._refuse(
-                "dtype", f"auto ({name} in the checkpoint)", "to be told: one of", DTYPES
-            )
-        return name, "the checkpoint's"
+        return str(dtype), str(reason)
 
     def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
         text = _text_config(hf_config)
@@ -372,7 +359,7 @@ class EngineArgs:
 
     # -- limits ---------------------------------------------------------------------------------
 
-    def _check_limits(self, host: Host) -> None:
+    def _check_limits(self) -> None:
         if self.tensor_parallel_size != 1:
             raise self._refuse(
                 "tensor_parallel_size", self.tensor_parallel_size, "1: one rank is all there is"
@@ -392,16 +379,6 @@ class EngineArgs:
                 self.num_gpu_blocks_override,
                 "to be given without --kv-cache-memory-bytes: both size the KV cache",
             )
-        self._check_name("distributed_executor_backend", "executor", host, ())
-        self._check_name("load_format", "model_loader", host, ("auto",))
-
-    def _check_name(self, name: str, kind: str, host: Host, also: tuple[str, ...]) -> None:
-        given = getattr(self, name)
-        if given in also or ":" in given or "." in given:
-            return
-        known = (*also, *host.registry(kind).names())
-        if given not in known:
-            raise self._refuse(name, given, "one of", known)
 
     def _refuse(
         self, name: str, value: Any, expected: str, known: tuple[str, ...] = ()
@@ -451,7 +428,11 @@ def _text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
     names = hf_config.get("architectures")
-    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names) or not names:
+    if (
+        not isinstance(names, list | tuple)
+        or not all(isinstance(n, str) for n in names)
+        or not names
+    ):
         raise ConfigError(
             f"{path}: expected a list of names under 'architectures' in the model's "
             f"configuration, found {names!r}; state it with --hf-overrides"
@@ -495,3 +476,16 @@ def _import_platform(claim: Claim, host: Host) -> Any:
             time.monotonic() - start,
         )
     return platform
+
+
+def _ask_plugin(host: Host, owner: str, question: Callable[[], Any]) -> Any:
+    """Call into a plugin's code as its owner; what it raises is told under its name."""
+    from hookserve.hookspecs import PluginError
+
+    try:
+        with host.enter(owner):
+            return question()
+    except (HookserveError, PluginError):
+        raise
+    except Exception as error:
+        raise PluginError(owner, "run", f"{type(error).__name__}: {error}") from error

@@ -58,9 +58,7 @@ def _no_effect(reason: str, *names: str, arity: Arity = "one") -> tuple[Flag, ..
 
 _SERVER = (
     *_works("host", "port", "uds", "root-path", "allowed-origins", "shutdown-timeout"),
-    *_refused(
-        "one front process serves all requests", "api-server-count", neutral=("1",)
-    ),
+    *_refused("one front process serves all requests", "api-server-count", neutral=("1",)),
     *_refused("an engine runs beside its own front only", "headless", arity="none"),
     *_refused("the server speaks HTTP alone", "grpc", arity="none"),
     *_refused("the server speaks HTTP alone", "grpc-port"),
@@ -87,9 +85,7 @@ _SERVER = (
     *_no_effect(
         "there are no generated documentation routes", "disable-fastapi-docs", arity="none"
     ),
-    *_refused(
-        "there are no generated documentation routes", "enable-offline-docs", arity="none"
-    ),
+    *_refused("there are no generated documentation routes", "enable-offline-docs", arity="none"),
     *_no_effect("--log-level rules every line of the log", "uvicorn-log-level"),
     *_no_effect(
         "requests are not logged one by one",
@@ -112,9 +108,7 @@ _SERVER = (
     *_no_effect("requests are not logged one by one", "max-log-len"),
     *_refused("tracebacks are logged at --log-level DEBUG", "log-error-stack", arity="none"),
     *_refused("there are no disaggregated routes", "tokens-only", "enable-scale-out", arity="none"),
-    *_refused(
-        "there is no tokenizer route yet", "enable-tokenizer-info-endpoint", arity="none"
-    ),
+    *_refused("there is no tokenizer route yet", "enable-tokenizer-info-endpoint", arity="none"),
     *_refused("streams carry no comments yet", "sse-keep-alive-interval", neutral=("0",)),
     *_refused("replies carry no system_fingerprint yet", "fingerprint-mode", "fingerprint-value"),
 )
@@ -136,9 +130,7 @@ _CHAT = (
     *_refused("tool calls are not parsed yet", "tool-call-parser", "tool-parser-plugin"),
     *_refused("tool calls are not parsed yet", "tool-strict-level", neutral=("auto",)),
     *_refused("there is no tool server", "tool-server"),
-    *_refused(
-        "tool calls are not parsed yet", "exclude-tools-when-tool-choice-none", arity="none"
-    ),
+    *_refused("tool calls are not parsed yet", "exclude-tools-when-tool-choice-none", arity="none"),
     *_refused(
         "reasoning is not parsed yet",
         "reasoning-parser",
@@ -197,9 +189,7 @@ _MODEL = (
     *_refused("loaders take no configuration yet", "model-loader-extra-config", neutral=("{}",)),
     *_refused("a checkpoint's code is never run", "code-revision"),
     *_refused("the tokenizer has the model's revision", "tokenizer-revision"),
-    *_refused(
-        "models come through the hook register_model alone", "model-class-overrides"
-    ),
+    *_refused("models come through the hook register_model alone", "model-class-overrides"),
     *_refused("the configuration is read from the model's own folder", "hf-config-path"),
     *_refused(
         "configurations are read as config.json or GGUF metadata",
@@ -207,9 +197,7 @@ _MODEL = (
         neutral=("auto", "hf"),
     ),
     *_refused("log probabilities are not returned yet", "max-logprobs", neutral=("20",)),
-    *_refused(
-        "log probabilities are not returned yet", "logprobs-mode", neutral=("raw_logprobs",)
-    ),
+    *_refused("log probabilities are not returned yet", "logprobs-mode", neutral=("raw_logprobs",)),
     *_refused("logits processors do not come through a hook yet", "logits-processors"),
     *_refused("io processors do not come through a hook yet", "io-processor-plugin"),
     *_refused("only text generation is served", "pooler-config"),
@@ -271,9 +259,7 @@ _PARALLEL = (
     *_refused("one machine is all there is", "nnodes", neutral=("1",)),
     *_refused("one machine is all there is", "node-rank", neutral=("0",)),
     *_refused("one machine is all there is", "master-addr", "master-port"),
-    *_no_effect(
-        "one rank reduces nothing", "disable-custom-all-reduce", arity="none"
-    ),
+    *_no_effect("one rank reduces nothing", "disable-custom-all-reduce", arity="none"),
 )
 
 _ENGINE = (
@@ -293,7 +279,8 @@ _ENGINE = (
     ),
     *_refused("the KV cache has the model's dtype", "kv-cache-dtype", neutral=("auto",)),
     *_refused(
-        "blocks are named by one hash of their own", "prefix-caching-hash-algo",
+        "blocks are named by one hash of their own",
+        "prefix-caching-hash-algo",
         neutral=("sha256",),
     ),
     *_refused("the KV cache stays in one memory", "kv-offloading-size"),
@@ -333,18 +320,14 @@ _EXTENSIONS = (
     *_works("additional-config", "disable-log-stats", "log-level", "config"),
     *_refused("there are no LoRA adapters yet", "enable-lora", arity="none"),
     Flag("lora-modules", "refused", "there are no LoRA adapters yet", "many"),
-    *_refused(
-        "there are no LoRA adapters yet", "max-loras", "max-lora-rank", "max-cpu-loras"
-    ),
+    *_refused("there are no LoRA adapters yet", "max-loras", "max-lora-rank", "max-cpu-loras"),
     Flag(
         "speculative-config",
         "refused",
         "there is no speculative decoding yet",
         aliases=("-sc",),
     ),
-    *_refused(
-        "there is no speculative decoding yet", "spec-method", "spec-model", "spec-tokens"
-    ),
+    *_refused("there is no speculative decoding yet", "spec-method", "spec-model", "spec-tokens"),
     *_refused(
         "the KV cache is not transferred",
         "kv-transfer-config",

@@ -62,7 +62,14 @@ def derive_kind(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
     hint = typing.get_origin(hint) or hint
-    kinds = {str: "text", int: "whole", float: "number", bool: "switch", tuple: "list", dict: "json"}
+    kinds = {
+        str: "text",
+        int: "whole",
+        float: "number",
+        bool: "switch",
+        tuple: "list",
+        dict: "json",
+    }
     return kinds[hint]
 
 
@@ -92,8 +99,8 @@ def read_text(spec: Spec, text: str, origin: Origin) -> Any:
 def check_value(spec: Spec, value: Any, origin: Origin) -> Any:
     """Check a value that a file gave with its own type; texts are read as flags are."""
     if isinstance(value, str):
-        return (value,) if spec.kind == "list" and "," not in value else read_text(
-            spec, value, origin
+        return (
+            (value,) if spec.kind == "list" and "," not in value else read_text(spec, value, origin)
         )
     if spec.kind == "switch" and isinstance(value, bool):
         return value

@@ -223,9 +223,7 @@ def resolve_settings(
         if spec.env in env
     }
     by_flag = {
-        spec.name: _read_flag(spec, given[spec.name])
-        for spec in all_specs()
-        if spec.name in given
+        spec.name: _read_flag(spec, given[spec.name]) for spec in all_specs() if spec.name in given
     }
     path = by_flag.get("config", by_env.get("config"))
     by_file, file_notes = _read_file(path) if path else ({}, ())

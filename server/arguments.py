@@ -1,0 +1,196 @@
+"""The command line as argparse sees it: options made from the settings, and the words around them.
+
+Before argparse, ``sift`` takes out what the table in ``flags`` says of flags that do nothing or
+are refused, so that a refusal can give its reason. What a value means is ``settings``'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from hookserve.engine.errors import UsageError
+
+from .flags import VLLM_FLAGS, Flag, find_flag
+from .setting_values import Spec
+from .settings import GROUPS, all_specs, suggest
+
+_OPTION = re.compile(r"--?[A-Za-z][^=\s]*(=.*)?", re.DOTALL)
+_LEVEL = re.compile(r"-O\d")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are ``UsageError``s, told in one sentence by ``main``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", _HelpFormatter)
+        super().__init__(**kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def add_settings(parser: argparse.ArgumentParser, *, skip: Iterable[str] = ()) -> None:
+    """Add an option for every setting, under its group's heading.
+
+    A parsed option is the raw text (a list of texts if it may be repeated) under its field's name;
+    one that was not given is absent.
+    """
+    groups = {name: parser.add_argument_group(name) for name in GROUPS}
+    for spec in all_specs():
+        if spec.name not in skip:
+            _add_setting(groups[spec.setting.group], spec)
+
+
+def _add_setting(group: Any, spec: Spec) -> None:
+    setting = spec.setting
+    options = [spec.flag, *setting.aliases]
+    common: dict[str, Any] = {
+        "dest": spec.name,
+        "default": argparse.SUPPRESS,
+        "help": _help_text(spec),
+    }
+    if spec.kind == "switch":
+        # A switch that stands on is shown by the twin that turns it off.
+        action = argparse.BooleanOptionalAction if spec.default else _SwitchAction
+        group.add_argument(*options, action=action, **common)
+        return
+    common["metavar"] = setting.metavar or _metavar(spec)
+    if spec.name == "served_model_name":
+        group.add_argument(*options, action="extend", nargs="+", **common)
+    elif spec.kind in ("list", "json"):
+        group.add_argument(*options, action="append", **common)
+    else:
+        group.add_argument(*options, **common)
+
+
+class _SwitchAction(argparse.BooleanOptionalAction):
+    """``--x`` in the help, ``--no-x`` understood too."""
+
+    def format_usage(self) -> str:
+        return self.option_strings[0]
+
+
+def _metavar(spec: Spec) -> str:
+    if spec.setting.choices:
+        return "{" + ",".join(spec.setting.choices) + "}"
+    return {
+        "whole": "N",
+        "tokens": "N",
+        "number": "X",
+        "bytes": "BYTES",
+        "list": "NAME,...",
+        "json": "JSON",
+    }.get(spec.kind, "TEXT")
+
+
+def _help_text(spec: Spec) -> str:
+    text = spec.setting.help.replace("%", "%%")
+    default = spec.default
+    if default in (None, (), "", False) or default == {}:
+        return text
+    shown = "on" if default is True else f"{default:g}" if isinstance(default, float) else default
+    return f"{text} (default: {shown})"
+
+
+def normalize(argv: Sequence[str]) -> list[str]:
+    """Hyphens for underscores in option names, and ``--name.key value`` as a JSON option."""
+    json_keys = {spec.key for spec in all_specs() if spec.kind == "json"}
+    result: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            return [*result, word, *words]
+        if not word.startswith("--"):
+            result.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        head, dot, path = name.partition(".")
+        head = head.replace("_", "-")
+        if dot and head in json_keys:
+            text = value if equals else next(words, None)
+            if text is None:
+                raise UsageError(f"--{head}.{path}: expected a value")
+            result.append(f"--{head}={json.dumps(_nested(path.split('.'), text))}")
+        else:
+            result.append("--" + head + dot + path + equals + value)
+    return result
+
+
+def _nested(path: Sequence[str], text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def sift(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take the flags without effect out of a normalized command line.
+
+    Returns: the words that are left, and a line to log for each flag taken out.
+
+    Raises:
+        UsageError: a flag that the table refuses, with its reason.
+    """
+    kept: list[str] = []
+    notes: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return [*kept, word, *words], notes
+        if _LEVEL.fullmatch(word):
+            word = f"-O={word[2:]}"
+        option, equals, value = word.partition("=")
+        flag = find_flag(option) if word.startswith("-") else None
+        if flag is None or flag.verdict == "works":
+            kept.append(word)
+            continue
+        values = [value] if equals else _take_values(flag, words)
+        if flag.verdict == "no effect":
+            notes.append(f"{option} has no effect, because {flag.reason}")
+        elif not _changes_nothing(flag, option, values):
+            raise UsageError(f"{option} is refused, because {flag.reason}{_allowed(flag)}")
+    return kept, notes
+
+
+def _take_values(flag: Flag, words: list[str]) -> list[str]:
+    values: list[str] = []
+    most = {"none": 0, "one": 1, "many": len(words)}[flag.arity]
+    while words and len(values) < most and not _OPTION.fullmatch(words[0]):
+        values.append(words.pop(0))
+    return values
+
+
+def _changes_nothing(flag: Flag, option: str, values: Sequence[str]) -> bool:
+    if flag.arity == "none":
+        return option.startswith("--no-") and not values
+    return bool(values) and all(value in flag.neutral for value in values)
+
+
+def _allowed(flag: Flag) -> str:
+    return f" (accepted: {', '.join(flag.neutral)})" if flag.neutral else ""
+
+
+def refuse_unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raise ``UsageError`` for the first word that the parser did not know, with the nearest."""
+    if not rest:
+        return
+    option = rest[0].partition("=")[0]
+    if not option.startswith("-"):
+        raise UsageError(f"unexpected argument {rest[0]!r}")
+    known = [text for action in parser._actions for text in action.option_strings]
+    known += [text for flag in VLLM_FLAGS if flag.verdict != "works" for text in flag.options]
+    raise UsageError(f"unknown flag {option}{suggest(option, known)}")

@@ -1,0 +1,104 @@
+"""``server``: the program's entry. It finds the verb, and hands over to the file of that verb.
+
+Only the parser of the verb that was asked for is built, and a verb's own modules are imported when
+it runs: ``--help`` must stay quick and import neither torch nor a web framework nor a third party.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from hookserve.engine.errors import HookserveError, UsageError
+from hookserve.hookspecs.errors import HostError
+
+from .arguments import Parser, normalize, refuse_unknown, sift
+
+VERBS: dict[str, str] = {
+    "run": "serve a model over an OpenAI-compatible HTTP API",
+    "chat": "talk to a running server, or to one of its own",
+    "bench": "measure a running server with fixed workloads",
+    "plugins": "list the plugins that are installed",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = next((word for word in words if not word.startswith("-")), None)
+    try:
+        return _dispatch(words, verb)
+    except UsageError as error:
+        prog = f"server {verb}" if verb in VERBS else "server"
+        print(f"{prog}: error: {error} (see {prog} --help)", file=sys.stderr)
+        return error.exit_code
+    except (HookserveError, HostError) as error:
+        print(f"server {verb}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away; nothing is left to be told, not even at exit.
+        sys.stderr.close()
+        return 1
+    except SystemExit as stop:  # argparse, after --help
+        return stop.code if isinstance(stop.code, int) else 1
+
+
+def _dispatch(words: list[str], verb: str | None) -> int:
+    parser = Parser(prog="server", description="An inference server made of plugins.")
+    parser.add_argument("--version", action=_VersionAction, help="print the version and leave")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for name, text in VERBS.items():
+        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if name == verb:
+            _fill(name, sub)
+    notes: list[str] = []
+    if verb in ("run", "chat"):
+        words, notes = sift(normalize(words))
+    elif verb in VERBS:
+        words = normalize(words)
+    found, rest = parser.parse_known_args(words)
+    refuse_unknown(rest, verbs.choices[found.verb])
+    found.notes = notes
+    return _command(found.verb)(found)
+
+
+class _VersionAction(argparse.Action):
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(nargs=0, **kwargs)  # type: ignore[arg-type]
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object) -> None:
+        from importlib.metadata import version
+
+        from hookserve.hookspecs.types import API_VERSION
+
+        print(f"hookserve {version('hookserve')} (hook API {API_VERSION})")
+        parser.exit()
+
+
+def _fill(verb: str, parser: argparse.ArgumentParser) -> None:
+    if verb == "run":
+        from .command_run import add_arguments
+    elif verb == "chat":
+        from .command_chat import add_arguments
+    elif verb == "bench":
+        from .command_bench import add_arguments
+    else:
+        from .command_plugins import add_arguments
+    add_arguments(parser)
+
+
+def _command(verb: str) -> Callable[[argparse.Namespace], int]:
+    if verb == "run":
+        from .command_run import run
+    elif verb == "chat":
+        from .command_chat import run
+    elif verb == "bench":
+        from .command_bench import run
+    else:
+        from .command_plugins import run
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""``server run``: from a command line to a serving front process.
+
+It resolves the settings, starts the log, bootstraps the plugins, builds the engine's
+configuration, says in a few lines what will run, and hands over to ``serve``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from hookserve.engine.errors import HookserveError, UsageError
+from hookserve.hookspecs.errors import HostError
+
+from .arguments import add_settings
+from .logging_setup import start_logging, use_color
+from .settings import Settings, all_specs, resolve_settings
+
+if TYPE_CHECKING:
+    from hookserve.engine.config import EngineConfig
+    from hookserve.hookspecs import Host
+
+logger = logging.getLogger(__name__)
+
+EXIT_INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model_reference",
+        nargs="?",
+        metavar="MODEL",
+        help="the same as --model",
+    )
+    add_settings(parser)
+    parser.epilog = (
+        "Each setting may also be given as an environment variable (HOOKSERVE_ and its name in "
+        "capitals) or as a key of the --config file; a flag wins over the environment, and the "
+        "environment over the file. Hyphens and underscores are the same."
+    )
+
+
+def given_flags(found: argparse.Namespace) -> dict[str, Any]:
+    """The raw texts of the settings that stand on the command line, MODEL among them."""
+    names = {spec.name for spec in all_specs()}
+    given = {name: value for name, value in vars(found).items() if name in names}
+    positional = getattr(found, "model_reference", None)
+    if positional is not None:
+        if given.get("model", positional) != positional:
+            raise UsageError(
+                f"MODEL {positional!r} and --model {given['model']!r} differ; give one of them"
+            )
+        given["model"] = positional
+    elif "model" not in given:
+        _check_swallowed_model(given.get("served_model_name", []))
+    return given
+
+
+def _check_swallowed_model(names: list[str]) -> None:
+    """``--served-model-name`` takes every word after it; one that is clearly a model is told."""
+    if len(names) > 1 and (os.path.exists(names[-1]) or names[-1].startswith("pypi:")):
+        raise UsageError(
+            f"--served-model-name took {names[-1]!r} as a name; write MODEL before the flags, "
+            f"or --model {names[-1]}"
+        )
+
+
+def run(found: argparse.Namespace) -> int:
+    settings = resolve_settings(given_flags(found), notes=found.notes)
+    settings.engine_args.log_color = use_color(settings)
+    start_logging(settings)
+    try:
+        if settings.server.dry_run:
+            from .dry_run import dry_run
+
+            return dry_run(settings)
+        return serve_model(settings)
+    except (HookserveError, HostError):
+        logger.debug("the start failed", exc_info=True)
+        raise
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def serve_model(settings: Settings) -> int:
+    """Bootstrap, configure, and serve until told to stop.
+
+    Returns: the exit code.
+    """
+    from hookserve.hookspecs import bootstrap
+
+    host = bootstrap(["front"], settings.plugins)
+    try:
+        log_host(host)
+        config = settings.engine_args.create_engine_config(host)
+        tokenizer = _load_tokenizer(config)
+        for line in banner(settings, config, host):
+            logger.info("%s", line)
+        return _serve(settings, host, config, tokenizer)
+    finally:
+        host.close()
+
+
+def _load_tokenizer(config: EngineConfig) -> Any:
+    from hookserve.engine.text.tokenizer import load_tokenizer
+
+    return load_tokenizer(config.model.tokenizer)
+
+
+def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Any) -> int:
+    import asyncio
+
+    from .serve import serve
+
+    return asyncio.run(serve(settings, host, config, tokenizer))
+
+
+def log_host(host: Host) -> None:
+    """What bootstrap found worth telling: overrides, closed endpoints, plugins that are out."""
+    for line in (*host.warnings, *host.problems()):
+        logger.warning("%s", line)
+
+
+def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:
+    """A few lines on what is about to run."""
+    from .plugin_table import summarize
+
+    model, server = config.model, settings.server
+    where = (
+        f"unix:{server.uds}"
+        if server.uds
+        else f"http://{server.host}:{server.port or '(a free port)'}"
+    )
+    return [
+        f"model     {', '.join(model.served_model_names)} ({model.model}; "
+        f"{', '.join(model.architectures)}, {model.format}, {model.max_model_len} tokens)",
+        f"dtype     {model.dtype}: {model.dtype_reason}",
+        f"KV cache  {kv_plan(config, host)}",
+        f"plugins   {summarize(host.describe())}",
+        f"listening {where}{server.root_path}",
+    ]
