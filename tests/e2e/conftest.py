@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from harness import RunningServer
 
 KV_CACHE = ("--kv-cache-memory-bytes", str(256 << 20))

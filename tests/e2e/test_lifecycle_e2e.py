@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from harness import RunningServer, run_command, wait_until
 
 Start = Callable[..., RunningServer]

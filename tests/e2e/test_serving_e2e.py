@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+
 from harness import RunningServer, wait_until
 
 QUESTION = {
