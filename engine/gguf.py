@@ -8,6 +8,7 @@ tensor mean is ``gguf_quant``'s, what its name means ``gguf_names``'. No torch h
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 import os
@@ -359,6 +360,6 @@ class _HeaderReader:
     def check_overlap(self, tensors: dict[str, TensorInfo]) -> None:
         """Tensors that share bytes mean that a shape or an offset in the header is wrong."""
         ordered = sorted(tensors.values(), key=lambda info: info.start)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in itertools.pairwise(ordered):
             if before.start + before.num_bytes > after.start:
                 raise self.fail(f"tensors {before.name!r} and {after.name!r} overlap")

@@ -1,0 +1,288 @@
+"""Chat templates: messages to one text, in jinja2's immutable sandbox.
+
+A template is part of a checkpoint, so it is not trusted: it cannot reach attributes that are unsafe
+or change what it is given, and time, output and the growth of strings are limited. What messages
+look like on the wire is the server's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .tokenizer import DEFAULT_TEMPLATE, TOOL_TEMPLATE, Tokenizer
+
+MAX_OUTPUT_CHARS = 32 << 20
+MAX_RENDER_S = 5.0
+MAX_REPEATED_CHARS = 1 << 20
+"""Longest text that ``*`` may make in a template."""
+
+RESERVED_NAMES = frozenset(
+    {
+        "messages",
+        "conversation",
+        "tools",
+        "documents",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "raise_exception",
+        "strftime_now",
+    }
+)
+"""Names that template options of a request may not set."""
+
+_BUDGET = "_render_budget"
+_TICK_FILTER = "_counted"
+
+
+class ChatTemplateError(ValueError):
+    """The template refused the messages, or could not render them; the text says why."""
+
+
+class ChatTemplate:
+    """One compiled template.
+
+    Args:
+        source: jinja2.
+        special_tokens: text by name (``bos_token``, ...), visible in the template.
+        origin: what messages call it: the file or flag that it came from.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
+        self.source = source
+        self.origin = origin
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = _Environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(
+                f"chat template of {origin}, line {error.lineno}: {error.message}"
+            ) from error
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> str:
+        """The text of a chat.
+
+        Raises:
+            ChatTemplateError: the template's own complaint, a reserved or unusable option, or a
+                limit that it ran into.
+        """
+        reserved = sorted((RESERVED_NAMES | self._special_tokens.keys() | {_BUDGET}) & set(options))
+        if reserved:
+            raise ChatTemplateError(f"chat template option {reserved[0]!r} is reserved")
+        variables = {
+            **self._special_tokens,
+            **options,
+            "messages": messages,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+            _BUDGET: _Budget(MAX_RENDER_S),
+        }
+        try:
+            return self._join(self._template.generate(variables))
+        except ChatTemplateError:
+            raise
+        except RecursionError as error:
+            raise ChatTemplateError("the chat template recurses without end") from error
+        except Exception as error:  # a template can raise anything; all of it is about this request
+            raise ChatTemplateError(f"the chat template cannot render this: {error}") from error
+
+    def _join(self, pieces: Iterable[str]) -> str:
+        kept: list[str] = []
+        num_chars = 0
+        for piece in pieces:
+            num_chars += len(piece)
+            if num_chars > MAX_OUTPUT_CHARS:
+                raise ChatTemplateError(
+                    f"the chat template makes more than {MAX_OUTPUT_CHARS} characters"
+                )
+            kept.append(piece)
+        return "".join(kept)
+
+
+class ChatTemplateCache:
+    """Compiled templates by source, the least recently used forgotten; one an application."""
+
+    def __init__(self, max_templates: int = 16) -> None:
+        self._max_templates = max_templates
+        self._compiled: OrderedDict[tuple[str, str], ChatTemplate] = OrderedDict()
+
+    def get(self, source: str, special_tokens: Mapping[str, str], origin: str) -> ChatTemplate:
+        key = (origin, source)
+        template = self._compiled.pop(key, None)
+        if template is None:
+            template = ChatTemplate(source, special_tokens, origin)
+        self._compiled[key] = template
+        if len(self._compiled) > self._max_templates:
+            self._compiled.popitem(last=False)
+        return template
+
+
+def render_chat(
+    template: Tokenizer | ChatTemplate,
+    messages: list[dict[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    tools: list[dict[str, Any]] | None = None,
+    **options: Any,
+) -> str:
+    """Render with a compiled template, or with the tokenizer's own (compiled once for it).
+
+    The text carries its own special tokens: encode it with ``add_special_tokens=False``.
+
+    Raises:
+        ChatTemplateError: as ``ChatTemplate.render``; or the tokenizer has no template.
+    """
+    if isinstance(template, Tokenizer):
+        template = tokenizer_template(template, with_tools=bool(tools))
+    return template.render(
+        messages, add_generation_prompt=add_generation_prompt, tools=tools, **options
+    )
+
+
+def tokenizer_template(tokenizer: Tokenizer, *, with_tools: bool = False) -> ChatTemplate:
+    """The tokenizer's template, compiled once; the one for tools where it has one and they are
+    given."""
+    sources = tokenizer.chat_templates
+    name = TOOL_TEMPLATE if with_tools and TOOL_TEMPLATE in sources else DEFAULT_TEMPLATE
+    if name not in sources:
+        known = f"; it has templates named {', '.join(sorted(sources))}" if sources else ""
+        raise ChatTemplateError(
+            f"the model's tokenizer has no chat template{known}; give one with --chat-template"
+        )
+    compiled = tokenizer.compiled_templates.get(name)
+    if compiled is None:
+        compiled = ChatTemplate(sources[name], tokenizer.special_tokens, tokenizer.origin)
+        tokenizer.compiled_templates[name] = compiled
+    assert isinstance(compiled, ChatTemplate)
+    return compiled
+
+
+class _Budget:
+    """How long a rendering may still take."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def check(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise ChatTemplateError(f"the chat template takes more than {self._seconds:g} s")
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The ecosystem's settings, names and filters, plus the limits.
+
+    Every ``for`` loop and every call checks the budget: what else a template can do is finite.
+    """
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[jinja2.ext.loopcontrols, _GenerationTag],
+        )
+        self.filters["tojson"] = _tojson
+        self.filters[_TICK_FILTER] = _counted
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(jinja2.nodes.For):
+            loop.iter = jinja2.nodes.Filter(
+                loop.iter, _TICK_FILTER, [], [], None, None, lineno=loop.lineno
+            ).set_environment(self)
+        return tree
+
+    def call(
+        __self,  # jinja2's own spelling: it passes the template's own arguments by keyword
+        __context: jinja2.runtime.Context,
+        __obj: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        __context[_BUDGET].check()
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
+    ) -> Any:
+        if operator == "**" or _repeated_chars(left, right) > MAX_REPEATED_CHARS:
+            raise ChatTemplateError(f"the chat template uses {operator!r} beyond its limit")
+        return super().call_binop(context, operator, left, right)
+
+
+def _repeated_chars(left: Any, right: Any) -> int:
+    """Length of ``left * right`` where one is a sequence; 0 for a product of numbers."""
+    for sequence, times in ((left, right), (right, left)):
+        if isinstance(sequence, str | list | tuple) and isinstance(times, int):
+            return len(sequence) * max(times, 0)
+    return 0
+
+
+@jinja2.pass_context
+def _counted(context: jinja2.runtime.Context, items: Iterable[Any]) -> Iterator[Any]:
+    budget: _Budget = context[_BUDGET]
+    for item in items:
+        budget.check()
+        yield item
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: jinja2's own filter escapes for HTML, which no model has been trained on."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise ChatTemplateError(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """``{% generation %}…{% endgeneration %}`` marks training targets: here it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as a set
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        end: tuple[str, ...] = ("name:endgeneration",)
+        return parser.parse_statements(end, drop_needle=True)

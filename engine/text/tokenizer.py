@@ -1,0 +1,290 @@
+"""``Tokenizer``: text to token ids and back, with what a chat template needs to know.
+
+One class over the ``tokenizers`` library, loaded from a transformers folder or from a GGUF file.
+Text that grows token by token is ``detokenizer``'s; rendering messages is ``chat_template``'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from hookserve.engine.errors import ModelFileError
+from hookserve.engine.gguf import GGUFFile
+
+from .gguf_vocab import build_tokenizer
+
+_SPECIAL_NAMES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+DEFAULT_TEMPLATE = "default"
+TOOL_TEMPLATE = "tool_use"
+
+
+class Tokenizer:
+    """A vocabulary with its rules. Safe to use from several threads.
+
+    Attributes:
+        special_tokens: text by name (``"bos_token"``, ...), as chat templates see it.
+        special_ids: ids that ``skip_special_tokens`` hides.
+        chat_templates: sources by name; ``chat_template`` is the one named ``"default"``.
+        vocab_size: number of ids, added tokens included; the model may have more rows.
+        compiled_templates: filled by ``chat_template`` at the first use of each.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        origin: str,
+        special_tokens: Mapping[str, str],
+        chat_templates: Mapping[str, str],
+    ) -> None:
+        # A tokenizer.json may carry settings from training; here nothing is cut or filled up.
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.origin = origin
+        self.special_tokens = dict(special_tokens)
+        self.chat_templates = dict(chat_templates)
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.bos_token_id = self._special_id("bos_token")
+        self.eos_token_id = self._special_id("eos_token")
+        self.is_byte_level = _is_byte_level(backend)
+        self.compiled_templates: dict[str, Any] = {}
+        self._token_bytes: dict[int, bytes] = {}
+
+    def _special_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        token_id: int | None = None if token is None else self.backend.token_to_id(token)
+        return token_id
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get(DEFAULT_TEMPLATE)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; special tokens written out in it are recognized.
+
+        ``add_special_tokens`` puts in front (or behind) what the vocabulary's own rule says, such
+        as BOS. A rendered chat has them already: encode it with ``False``, or BOS is doubled.
+
+        Raises:
+            ValueError: the text holds a lone surrogate, which no encoding has.
+        """
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence; ids beyond the vocabulary have no text."""
+        text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The vocabulary's own spelling, ``None`` beyond its end."""
+        token: str | None = self.backend.id_to_token(token_id)
+        return token
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token of a byte-level vocabulary stands for; empty beyond its end."""
+        assert self.is_byte_level, self.origin
+        value = self._token_bytes.get(token_id)
+        if value is None:
+            value = _spelling_to_bytes(self.id_to_token(token_id) or "")
+            self._token_bytes[token_id] = value
+        return value
+
+    @functools.cached_property
+    def max_token_bytes(self) -> int:
+        """Bytes of the longest token's spelling: no token stands for more of a text."""
+        vocab: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
+        return max((len(token.encode()) for token in vocab), default=1)
+
+    def min_token_count(self, text: str) -> int:
+        """A number of tokens that the text has at least, without tokenizing it."""
+        return -(-len(text) // self.max_token_bytes)
+
+
+def load_tokenizer(path: str) -> Tokenizer:
+    """Load from a folder with ``tokenizer.json``, or from a ``.gguf`` file.
+
+    Raises:
+        ModelFileError: what is missing, damaged or not supported.
+    """
+    if os.path.isdir(path):
+        return _load_folder(path)
+    if path.endswith(".gguf"):
+        file = GGUFFile.open(path)
+        backend, special_tokens = build_tokenizer(file)
+        return Tokenizer(
+            backend,
+            origin=path,
+            special_tokens=special_tokens,
+            chat_templates=_gguf_templates(file),
+        )
+    raise ModelFileError(f"{path}: expected a folder with tokenizer.json, or a .gguf file")
+
+
+def _gguf_templates(file: GGUFFile) -> dict[str, str]:
+    prefix = "tokenizer.chat_template"
+    templates: dict[str, str] = {}
+    for key, value in file.metadata.items():
+        if isinstance(value, str) and key == prefix:
+            templates[DEFAULT_TEMPLATE] = value
+        elif isinstance(value, str) and key.startswith(prefix + "."):
+            templates[key[len(prefix) + 1 :]] = value
+    return templates
+
+
+def _load_folder(folder: str) -> Tokenizer:
+    path = os.path.join(folder, "tokenizer.json")
+    if not os.path.exists(path):
+        raise ModelFileError(
+            f"{folder}: there is no tokenizer.json in this folder; vocabularies in other forms "
+            "(tokenizer.model, vocab.json) are not supported"
+        )
+    try:
+        backend = Backend.from_file(path)
+    except Exception as error:  # the library raises bare Exception for whatever is wrong inside
+        raise ModelFileError(f"{path}: cannot be read as a tokenizer: {error}") from error
+    config = _read_json(os.path.join(folder, "tokenizer_config.json"))
+    special_tokens = _special_tokens(folder, config)
+    _add_missing_tokens(backend, config, special_tokens)
+    return Tokenizer(
+        backend,
+        origin=folder,
+        special_tokens=special_tokens,
+        chat_templates=_folder_templates(folder, config),
+    )
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    """An optional JSON object; absent is empty."""
+    if not os.path.exists(path):
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path}: holds no JSON object")
+    return value
+
+
+def _content(value: Any) -> str | None:
+    """A special token is stored as its text, or as an object with it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None
+
+
+def _special_tokens(folder: str, config: dict[str, Any]) -> dict[str, str]:
+    """Names to text; ``tokenizer_config.json`` wins over the older ``special_tokens_map.json``."""
+    older = _read_json(os.path.join(folder, "special_tokens_map.json"))
+    tokens: dict[str, str] = {}
+    for name in _SPECIAL_NAMES:
+        text = _content(config[name] if name in config else older.get(name))
+        if text is not None:
+            tokens[name] = text
+    return tokens
+
+
+def _add_missing_tokens(
+    backend: Backend, config: dict[str, Any], special_tokens: dict[str, str]
+) -> None:
+    """Tokens that only ``tokenizer_config.json`` declares; the order gives them their ids."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    declared = config.get("added_tokens_decoder")
+    entries = declared.items() if isinstance(declared, dict) else ()
+    for _, entry in sorted(entries, key=lambda item: int(item[0])):
+        text = _content(entry)
+        if text is None or text in known:
+            continue
+        flags = {
+            key: bool(entry[key])
+            for key in ("single_word", "lstrip", "rstrip", "normalized", "special")
+            if isinstance(entry, dict) and key in entry
+        }
+        backend.add_tokens([AddedToken(text, **flags)])
+        known.add(text)
+    for text in special_tokens.values():
+        if text not in known:
+            backend.add_special_tokens([AddedToken(text, normalized=False, special=True)])
+            known.add(text)
+
+
+def _folder_templates(folder: str, config: dict[str, Any]) -> dict[str, str]:
+    """Chat templates by name; a file of its own wins over ``tokenizer_config.json``."""
+    templates = _named_templates(config.get("chat_template"))
+    in_json = _read_json(os.path.join(folder, "chat_template.json")).get("chat_template")
+    templates.update(_named_templates(in_json))
+    path = os.path.join(folder, "chat_template.jinja")
+    if os.path.exists(path):
+        templates[DEFAULT_TEMPLATE] = _read_text(path)
+    extra = os.path.join(folder, "additional_chat_templates")
+    for name in sorted(os.listdir(extra)) if os.path.isdir(extra) else []:
+        if name.endswith(".jinja"):
+            templates[name.removesuffix(".jinja")] = _read_text(os.path.join(extra, name))
+    return templates
+
+
+def _named_templates(value: Any) -> dict[str, str]:
+    """One source, or a list of ``{"name": …, "template": …}``."""
+    if isinstance(value, str):
+        return {DEFAULT_TEMPLATE: value}
+    templates: dict[str, str] = {}
+    for entry in value if isinstance(value, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("template"), str):
+            templates[str(entry.get("name", DEFAULT_TEMPLATE))] = entry["template"]
+    return templates
+
+
+def _read_text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path}: cannot be read: {error}") from error
+
+
+def _is_byte_level(backend: Backend) -> bool:
+    """Whether the decoder is the byte-level one and nothing else."""
+    if backend.decoder is None:
+        return False
+    state = json.loads(backend.decoder.__getstate__())
+    parts = state["decoders"] if state["type"] == "Sequence" else [state]
+    return [part["type"] for part in parts] == ["ByteLevel"]
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE spells bytes that print as themselves; the others from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in printable)
+    alphabet.update({chr(0x100 + index): byte for index, byte in enumerate(others)})
+    return alphabet
+
+
+def _spelling_to_bytes(token: str) -> bytes:
+    """A token with any character outside the alphabet (an added one) stands for itself."""
+    alphabet = _byte_alphabet()
+    try:
+        return bytes([alphabet[char] for char in token])
+    except KeyError:
+        return token.encode()
