@@ -60,9 +60,7 @@ def _add_setting(group: Any, spec: Spec) -> None:
         "help": _help_text(spec),
     }
     if spec.kind == "switch":
-        # A switch that stands on is shown by the twin that turns it off.
-        action = argparse.BooleanOptionalAction if spec.default else _SwitchAction
-        group.add_argument(*options, action=action, **common)
+        _add_switch(group, spec, options, common)
         return
     common["metavar"] = setting.metavar or _metavar(spec)
     if spec.name == "served_model_name":
@@ -73,11 +71,18 @@ def _add_setting(group: Any, spec: Spec) -> None:
         group.add_argument(*options, **common)
 
 
-class _SwitchAction(argparse.BooleanOptionalAction):
-    """``--x`` in the help, ``--no-x`` understood too."""
-
-    def format_usage(self) -> str:
-        return self.option_strings[0]
+def _add_switch(group: Any, spec: Spec, options: list[str], common: dict[str, Any]) -> None:
+    """Only the twin that changes something is shown; both are understood."""
+    off = f"--no-{spec.key}"
+    hidden = {**common, "help": argparse.SUPPRESS}
+    shown_off = {**common, "help": f"do not {common['help']}"}
+    if spec.default:
+        group.add_argument(*options, action="store_true", **hidden)
+        group.add_argument(off, action="store_false", **shown_off)
+        return
+    group.add_argument(*options, action="store_true", **common)
+    if not spec.key.startswith("no-"):
+        group.add_argument(off, action="store_false", **hidden)
 
 
 def _metavar(spec: Spec) -> str:
@@ -96,9 +101,9 @@ def _metavar(spec: Spec) -> str:
 def _help_text(spec: Spec) -> str:
     text = spec.setting.help.replace("%", "%%")
     default = spec.default
-    if default in (None, (), "", False) or default == {}:
+    if default is None or default is True or default is False or default in ((), "", {}):
         return text
-    shown = "on" if default is True else f"{default:g}" if isinstance(default, float) else default
+    shown = f"{default:g}" if isinstance(default, float) else default
     return f"{text} (default: {shown})"
 
 

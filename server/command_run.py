@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same as --model",
     )
     add_settings(parser)
+    parser.usage = "server run [MODEL] [flags]"
     parser.epilog = (
         "Each setting may also be given as an environment variable (HOOKSERVE_ and its name in "
         "capitals) or as a key of the --config file; a flag wins over the environment, and the "

@@ -38,7 +38,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 8000
     uds: Annotated[
         str | None,
-        Setting("Unix socket to listen at, in place of host and port", group="Server"),
+        Setting("Unix socket to listen at, in place of host and port", group="Server", unset=("",)),
     ] = None
     root_path: Annotated[
         str, Setting("path under which a proxy publishes the server", group="Server")

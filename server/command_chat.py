@@ -1,0 +1,165 @@
+"""``server chat``: talk to a model at the terminal.
+
+It speaks to the server at ``--url``, or to one that answers at the default address, or else to a
+server of its own, which takes the flags of ``server run`` and ends with the chat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from hookserve.engine.errors import UsageError
+
+from .arguments import add_settings
+from .command_run import EXIT_INTERRUPTED, given_flags
+from .http_lines import Address, ReplyError, ServerUnreachableError, first_model, request
+from .own_server import OwnServer, OwnServerError
+from .settings import resolve_settings
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_NOT_FOR_CHAT = ("host", "port", "uds", "root_path", "dry_run")
+Message = dict[str, str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "message",
+        nargs="?",
+        help="ask this and leave; without it the standard input is asked, turn by turn at a "
+        "terminal, as one message from a pipe",
+    )
+    own = parser.add_argument_group("Chat")
+    own.add_argument(
+        "--url",
+        help=f"a server to talk to; without it one at {DEFAULT_URL} if it answers and no other "
+        "flag says what to run, else a server of its own",
+    )
+    own.add_argument("--system", metavar="TEXT", help="system message before the first turn")
+    own.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    own.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+    own.add_argument("--api-key", metavar="KEY", help="sent as a bearer token, with --url")
+    add_settings(parser, skip=_NOT_FOR_CHAT)
+    parser.usage = "server chat [flags] [MESSAGE]"
+
+
+def run(found: argparse.Namespace) -> int:
+    flags = given_flags(found)
+    resolve_settings(flags)  # a wrong value is told before a server is started
+    try:
+        if found.url is not None:
+            _check_only_model(flags)
+            return _talk(found, Address.parse(found.url), flags.get("model"))
+        running = Address.parse(DEFAULT_URL)
+        if not set(flags) - {"model"} and asyncio.run(_serves(running, flags.get("model"))):
+            return _talk(found, running, flags.get("model"))
+        with OwnServer(flags) as server:
+            server.wait_ready()
+            return _talk(found, server.address, None)
+    except OwnServerError as error:
+        return error.exit_code  # the server itself has said why
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _check_only_model(flags: Mapping[str, Any]) -> None:
+    for name in sorted(set(flags) - {"model"}):
+        option = "--" + name.replace("_", "-")
+        raise UsageError(f"{option} shapes a server, and --url names one that runs already")
+
+
+async def _serves(address: Address, model: str | None) -> bool:
+    """Whether a server answers there, with this model if one is asked for."""
+    try:
+        async with request(address, "GET", "/v1/models") as reply:
+            listed = await reply.json()
+        names = [entry["id"] for entry in listed["data"]]
+    except (ServerUnreachableError, ReplyError, ValueError, KeyError, TypeError):
+        return False
+    return bool(names) and (model is None or model in names)
+
+
+def _talk(found: argparse.Namespace, address: Address, model: str | None) -> int:
+    chat = Chat(address, model or asyncio.run(first_model(address)), found)
+    if found.message is not None:
+        return chat.ask_once(found.message)
+    if not sys.stdin.isatty():
+        return chat.ask_once(sys.stdin.read())
+    return chat.converse()
+
+
+class Chat:
+    """A conversation: what was said so far, and how the next answer is asked for."""
+
+    def __init__(self, address: Address, model: str, options: argparse.Namespace) -> None:
+        self._address = address
+        self._api_key = options.api_key
+        self._out: TextIO = sys.stdout
+        self._said: list[Message] = []
+        if options.system:
+            self._said.append({"role": "system", "content": options.system})
+        self._body: dict[str, Any] = {"model": model, "stream": True}
+        for name in ("temperature", "max_tokens"):
+            value = getattr(options, name)
+            if value is not None:
+                self._body[name] = value
+
+    def ask_once(self, text: str) -> int:
+        """One turn. Returns the exit code."""
+        if not text.strip():
+            raise UsageError("expected a message, and the standard input is empty")
+        return 0 if self._turn(text) else EXIT_INTERRUPTED
+
+    def converse(self) -> int:
+        """Turns until the end of the input; Ctrl-C stops an answer, not the conversation."""
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (line editing for input())
+        print(f"{self._body['model']} at {self._address}; Ctrl-D leaves", file=self._out)
+        while True:
+            try:
+                text = input("> ")
+            except EOFError:
+                print(file=self._out)
+                return 0
+            except KeyboardInterrupt:
+                print("\n(Ctrl-D leaves)", file=self._out)
+                continue
+            if not text.strip():
+                continue
+            try:
+                self._turn(text)
+            except ReplyError as error:
+                print(f"error: {error}", file=sys.stderr)
+
+    def _turn(self, text: str) -> bool:
+        """Ask and print the answer as it comes; ``False``: it was interrupted.
+
+        What was said stays in the conversation, an interrupted answer too; a turn that failed
+        leaves it as it was.
+        """
+        turn: Message = {"role": "user", "content": text}
+        answer: list[str] = []
+        finished = True
+        try:
+            asyncio.run(self._stream([*self._said, turn], answer))
+        except KeyboardInterrupt:
+            finished = False
+        finally:
+            print(file=self._out, flush=True)
+        self._said += [turn, {"role": "assistant", "content": "".join(answer)}]
+        return finished
+
+    async def _stream(self, messages: list[Message], answer: list[str]) -> None:
+        body = {**self._body, "messages": messages}
+        path = "/v1/chat/completions"
+        async with request(self._address, "POST", path, body, api_key=self._api_key) as reply:
+            async for event in reply.events():
+                for choice in event.get("choices", ()):
+                    piece = (choice.get("delta") or {}).get("content")
+                    if piece:
+                        answer.append(piece)
+                        print(piece, end="", file=self._out, flush=True)
