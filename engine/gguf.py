@@ -272,7 +272,8 @@ class _HeaderReader:
         dtype = self.scalar_dtype(type_id, what)
         self.check_room(length, dtype.itemsize, f"values in {what}")
         start = self.take(length * dtype.itemsize, what)
-        return np.frombuffer(self.buffer, dtype, length, start).tolist()
+        values: list[Any] = np.frombuffer(self.buffer, dtype, length, start).tolist()
+        return values
 
     def strings(self, length: int, what: str) -> list[str]:
         """An array of strings. A vocabulary has 10^5: the loop is written out for speed."""

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import ModelFileError
 
@@ -144,7 +144,7 @@ def _check_entry(path: str, name: str, entry: Any) -> tuple[int, int]:
     return start, end
 
 
-def _are_counts(values: Any) -> bool:
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 
