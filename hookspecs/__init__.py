@@ -1,2 +1,83 @@
+"""The contract between the host and its plugins: hook specifications, the types that cross them,
+plugin manager, discovery, the call layer, registries with owners, reports. Knows no torch and no
+HTTP.
+"""
+
+from __future__ import annotations
+
 if __name__ != "hookserve.hookspecs":
-    raise ImportError("import hookserve.hookspecs instead of hookspecs: the folder is installed under that name")
+    raise ImportError(
+        "import hookserve.hookspecs instead of hookspecs: the folder is installed under that name"
+    )
+
+from .context import PluginContext, running
+from .errors import (
+    HostError,
+    PluginConflictError,
+    PluginError,
+    PluginSelectionError,
+    RequiredPluginError,
+    SettingsDifferError,
+    UnknownNameError,
+)
+from .host import Host, bootstrap, create_plugin_manager, current
+from .manager import PluginManager
+from .manifest import Manifest, compare_manifests
+from .markers import hookimpl, hookspec
+from .plugin import Plugin
+from .registry import Claim, Registry
+from .report import PluginReport
+from .settings import Denied, PluginSettings
+from .types import (
+    API_VERSION,
+    ROLES,
+    Endpoint,
+    EndpointInstance,
+    EndpointStateful,
+    ModelEntry,
+    ModelSource,
+    Named,
+    RequestRecord,
+    Role,
+    StatLogger,
+    Target,
+)
+
+__all__ = [
+    "API_VERSION",
+    "ROLES",
+    "Claim",
+    "Denied",
+    "Endpoint",
+    "EndpointInstance",
+    "EndpointStateful",
+    "Host",
+    "HostError",
+    "Manifest",
+    "ModelEntry",
+    "ModelSource",
+    "Named",
+    "Plugin",
+    "PluginConflictError",
+    "PluginContext",
+    "PluginError",
+    "PluginManager",
+    "PluginReport",
+    "PluginSelectionError",
+    "PluginSettings",
+    "Registry",
+    "RequestRecord",
+    "RequiredPluginError",
+    "Role",
+    "SettingsDifferError",
+    "StatLogger",
+    "Target",
+    "UnknownNameError",
+    "bootstrap",
+    "compare_manifests",
+    "create_plugin_manager",
+    "current",
+    "hookimpl",
+    "hookspec",
+    "running",
+]

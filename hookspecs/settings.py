@@ -45,3 +45,5 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The parent's own decisions: plugins that failed somewhere."""
     config: dict[str, Any] = {}
     """Each plugin's own section, keyed by entry or identity."""
+    cache_dir: str | None = None
+    """Where plugins' cache folders are made; ``None``: ``~/.cache/hookserve``."""

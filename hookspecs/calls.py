@@ -1,0 +1,335 @@
+"""How the host calls hooks: collect, first, pipeline, notify, each implementation in its guard.
+
+pluggy's own calls drop the owner and stop all at the first exception; these know whose code runs,
+catch what it raises (``Exception`` and ``SystemExit``; ``KeyboardInterrupt`` and cancellation
+pass) and apply the hook's failure policy. Built once after bootstrap. What a plugin's failure
+leads to is the host's, through ``Refuse``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from .context import RUNNING, PluginContext, enter
+from .errors import PluginError, describe_error
+from .markers import HookInfo
+from .plugin import Implementation, Plugin
+from .types import RequestRecord, Role
+
+logger = logging.getLogger(__name__)
+
+CAUGHT = (Exception, SystemExit)
+
+OBSERVE_FAILURES = 5
+OBSERVE_WINDOW_S = 60.0
+FRONT_BUDGET_S = 5.0
+SAMPLE_MASK = 15  # one call in 16 is timed
+
+Refuse = Callable[[Plugin, HookInfo, str, BaseException], None]
+"""``(plugin, hook, stage, error)``: puts the plugin out, or raises if the start must stop."""
+
+
+class Owned(NamedTuple):
+    """A value and the plugin that it came from."""
+
+    owner: Plugin
+    value: Any
+
+
+class Guard:
+    """One implementation of one hook, with its owner and its counters."""
+
+    __slots__ = ("call", "errors", "failures", "plugin", "sampled", "sampled_s")
+
+    def __init__(self, plugin: Plugin, call: Callable[..., Any]) -> None:
+        self.plugin = plugin
+        self.call = call
+        """Takes the specification's arguments (without ``ctx``) by position."""
+        self.errors = 0
+        self.sampled = 0
+        self.sampled_s = 0.0
+        self.failures: deque[float] = deque(maxlen=OBSERVE_FAILURES)
+
+
+def bind(
+    implementation: Implementation, arguments: Sequence[str], context: PluginContext
+) -> Callable[..., Any]:
+    """A callable that takes the hook's ``arguments`` by position and hands on those that the
+    implementation wants, in its order. The common shape costs nothing: the function itself."""
+    function, wanted = implementation.function, implementation.arguments
+    if wanted == tuple(arguments):
+        return function
+    sources = [None if name == "ctx" else arguments.index(name) for name in wanted]
+
+    def adapted(*given: Any) -> Any:
+        return function(*[context if at is None else given[at] for at in sources])
+
+    return adapted
+
+
+class Hook:
+    """The implementations of one hook, in call order. An empty ``guards`` means that nobody
+    implements it: callers on a hot path test that one attribute."""
+
+    def __init__(
+        self,
+        info: HookInfo,
+        guards: Iterable[Guard] = (),
+        refuse: Refuse | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.info = info
+        self.guards: tuple[Guard, ...] = tuple(guards)
+        self.switched_off: tuple[Guard, ...] = ()
+        self.count = 0
+        self._refuse = refuse
+        self._clock = clock
+        self._warned: set[Plugin] = set()
+
+    def withdraw(self, plugin: Plugin) -> None:
+        """Call the plugin no more; a call in progress ends with the guards that it began with."""
+        self.guards = tuple(guard for guard in self.guards if guard.plugin is not plugin)
+
+    def failed(self, guard: Guard, error: BaseException, stage: str = "run") -> None:
+        """Apply the hook's failure policy.
+
+        Raises:
+            PluginError: under the policy ``request``.
+            RequiredPluginError: under ``refuse``, if the start must stop.
+        """
+        guard.errors += 1
+        policy, plugin = self.info.failure, guard.plugin
+        if policy == "refuse" and self._refuse is not None:
+            self._refuse(plugin, self.info, stage, error)
+        elif policy == "observe":
+            self._observe(guard, error)
+        elif policy == "logged":
+            logger.warning(
+                "plugin %s failed in %s: %s",
+                plugin.identity,
+                self.info.name,
+                describe_error(error),
+            )
+        else:
+            raise self.plugin_error(guard, error) from error
+
+    def plugin_error(self, guard: Guard, error: BaseException) -> PluginError:
+        message = f"hook {self.info.name} raised {describe_error(error)}"
+        return PluginError(guard.plugin.identity, "run", message)
+
+    def _observe(self, guard: Guard, error: BaseException) -> None:
+        plugin = guard.plugin
+        if plugin not in self._warned:
+            self._warned.add(plugin)
+            logger.warning(
+                "plugin %s failed in %s; further failures are only counted",
+                plugin.identity,
+                self.info.name,
+                exc_info=error,
+            )
+        now = self._clock()
+        guard.failures.append(now)
+        if len(guard.failures) == OBSERVE_FAILURES and now - guard.failures[0] <= OBSERVE_WINDOW_S:
+            self.switch_off(guard, f"{OBSERVE_FAILURES} failures in {OBSERVE_WINDOW_S:.0f} s")
+
+    def switch_off(self, guard: Guard, reason: str) -> None:
+        """Stop calling one implementation; its plugin's other hooks go on."""
+        if guard not in self.guards:
+            return
+        self.guards = tuple(other for other in self.guards if other is not guard)
+        self.switched_off += (guard,)
+        logger.error(
+            "plugin %s: hook %s is switched off: %s",
+            guard.plugin.identity,
+            self.info.name,
+            reason,
+        )
+
+
+class Collect(Hook):
+    """Every implementation's answer, with its owner; a failing one is left out."""
+
+    def __call__(self, *args: Any) -> list[Owned]:
+        answers = []
+        for guard in self.guards:
+            try:
+                with enter(guard.plugin):
+                    value = guard.call(*args)
+                    if inspect.isgenerator(value):  # its body is the plugin's code too
+                        value = list(value)
+            except CAUGHT as error:
+                self.failed(guard, error, "register")
+            else:
+                answers.append(Owned(guard.plugin, value))
+        return answers
+
+
+class First(Hook):
+    """Asked in order; each answer is awaited before the next is asked; the first that is not
+    ``None`` counts."""
+
+    async def __call__(self, *args: Any) -> Owned | None:
+        for guard in self.guards:
+            try:
+                with enter(guard.plugin):
+                    value = guard.call(*args)
+                    if inspect.isawaitable(value):
+                        value = await _within(value, FRONT_BUDGET_S)
+            except CAUGHT as error:
+                self.failed(guard, error)
+            else:
+                if value is not None:
+                    return Owned(guard.plugin, value)
+        return None
+
+
+class Pipeline(Hook):
+    """Each gets the result of the one before; ``None`` means unchanged."""
+
+    def __call__(self, value: Any, *rest: Any) -> Any:
+        for guard in self.guards:
+            try:
+                with enter(guard.plugin):
+                    changed = guard.call(value, *rest)
+            except CAUGHT as error:
+                self.failed(guard, error)
+            else:
+                value = value if changed is None else changed
+        return value
+
+    async def run(self, value: Any, *rest: Any) -> Any:
+        """The same, for hooks whose implementations may return an awaitable."""
+        for guard in self.guards:
+            try:
+                with enter(guard.plugin):
+                    changed = guard.call(value, *rest)
+                    if inspect.isawaitable(changed):
+                        changed = await _within(changed, FRONT_BUDGET_S)
+            except CAUGHT as error:
+                self.failed(guard, error)
+            else:
+                value = value if changed is None else changed
+        return value
+
+
+class Notify(Hook):
+    """Each is told, guarded alone. Returns the awaitables that implementations gave back."""
+
+    def __call__(self, *args: Any) -> list[tuple[Guard, Awaitable[Any]]]:
+        self.count = count = self.count + 1
+        if not count & SAMPLE_MASK:
+            return self._timed(args)
+        pending: list[tuple[Guard, Awaitable[Any]]] = []
+        cell: list[Plugin | None] = [None]
+        token = RUNNING.set(cell)
+        try:
+            for guard in self.guards:
+                cell[0] = guard.plugin
+                try:
+                    result = guard.call(*args)
+                    if result is not None:
+                        self._keep(guard, result, pending)
+                except CAUGHT as error:
+                    self.failed(guard, error)
+        finally:
+            RUNNING.reset(token)
+        return pending
+
+    async def run(self, *args: Any) -> None:
+        """Tell all, then wait for those that returned an awaitable, each within the budget."""
+        for guard, awaitable in self(*args):
+            try:
+                with enter(guard.plugin):
+                    await _within(awaitable, FRONT_BUDGET_S)
+            except CAUGHT as error:
+                self.failed(guard, error)
+
+    def _timed(self, args: tuple[Any, ...]) -> list[tuple[Guard, Awaitable[Any]]]:
+        pending: list[tuple[Guard, Awaitable[Any]]] = []
+        for guard in self.guards:
+            started = perf_counter()
+            try:
+                with enter(guard.plugin):
+                    result = guard.call(*args)
+                    if result is not None:
+                        self._keep(guard, result, pending)
+            except CAUGHT as error:
+                self.failed(guard, error)
+            elapsed = perf_counter() - started
+            guard.sampled += 1
+            guard.sampled_s += elapsed
+            if elapsed > FRONT_BUDGET_S and self.info.failure == "observe":
+                self.switch_off(guard, f"one call took {elapsed:.1f} s")
+        return pending
+
+    def _keep(self, guard: Guard, result: Any, pending: list[tuple[Guard, Awaitable[Any]]]) -> None:
+        if not inspect.isawaitable(result):
+            return
+        if self.info.may_await:
+            pending.append((guard, result))
+            return
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"hook {self.info.name} cannot wait, and was given an awaitable")
+
+
+async def _within(awaitable: Awaitable[Any], budget_s: float) -> Any:
+    import asyncio  # the command line never waits, and should not pay for this
+
+    async with asyncio.timeout(budget_s):
+        return await awaitable
+
+
+HOOK_CLASSES: dict[str, type[Hook]] = {
+    "collect": Collect,
+    "first": First,
+    "pipeline": Pipeline,
+    "notify": Notify,
+}
+
+
+class Calls:
+    """A typed method for each hook that the host's users call; registration hooks are called by
+    the host alone."""
+
+    def __init__(self, hooks: dict[str, Hook]) -> None:
+        self.hooks = hooks
+        self._started: set[Role] = set()
+        self._request_finished = _notify(hooks, "request_finished")
+
+    def process_started(self, roles: Iterable[Role], config: Any) -> None:
+        """Tell every plugin which process this is; once for each role of the process.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        told = frozenset(roles)
+        assert not told & self._started, f"process_started was already called for {sorted(told)}"
+        self._started |= told
+        _notify(self.hooks, "process_started")(told, config)
+
+    async def request_finished(self, record: RequestRecord) -> None:
+        """Tell every plugin about a request that ended; never raises for a plugin."""
+        hook = self._request_finished
+        if hook.guards:
+            await hook.run(record)
+
+    def shutdown(self, roles: Iterable[Role]) -> None:
+        """Tell every plugin that the process stops cleanly; never raises for a plugin."""
+        _notify(self.hooks, "shutdown")(frozenset(roles))
+
+    def withdraw(self, plugin: Plugin) -> None:
+        for hook in self.hooks.values():
+            hook.withdraw(plugin)
+
+
+def _notify(hooks: dict[str, Hook], name: str) -> Notify:
+    hook = hooks[name]
+    assert isinstance(hook, Notify)
+    return hook

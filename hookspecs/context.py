@@ -1,0 +1,95 @@
+"""Whose code is running, and what each plugin is given: ``enter``, ``running``, ``PluginContext``.
+
+The context variable is set whenever the host enters a plugin's code, so that a registration made
+there late can be attributed. Who enters is ``calls``'s, ``registry``'s and ``host``'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from .plugin import Plugin
+from .types import Role
+
+# A one-element list, so that a loop over many plugins sets the variable once and then only the
+# element: setting a context variable costs as much as the guarded call itself.
+RUNNING: ContextVar[list[Plugin | None] | None] = ContextVar("hookserve_running", default=None)
+
+
+def running() -> Plugin | None:
+    """The plugin whose code runs here, or ``None`` in the host's own code."""
+    cell = RUNNING.get()
+    return None if cell is None else cell[0]
+
+
+@contextmanager
+def enter(plugin: Plugin | None) -> Iterator[None]:
+    """Attribute what happens inside to the plugin."""
+    token = RUNNING.set([plugin])
+    try:
+        yield
+    finally:
+        RUNNING.reset(token)
+
+
+class LastHandler(logging.StreamHandler[Any]):
+    """Writes to stderr only while nobody else has configured the ``hookserve`` loggers, so that a
+    plugin's lines are never lost and never doubled."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger("hookserve").hasHandlers():
+            super().emit(record)
+
+
+def plugin_logger(identity: str) -> logging.Logger:
+    """The plugin's logger, ``hookserve.plugin.<identity>``, with a handler of last resort."""
+    logger = logging.getLogger(f"hookserve.plugin.{identity.replace('.', '_')}")
+    if not any(isinstance(handler, LastHandler) for handler in logger.handlers):
+        handler = LastHandler()
+        handler.setFormatter(logging.Formatter(f"%(levelname)s [{identity}] %(message)s"))
+        logger.addHandler(handler)
+    return logger
+
+
+class PluginContext:
+    """What a plugin knows about itself; offered to every hook as ``ctx``.
+
+    Attributes:
+        identity: ``distribution:group:name``.
+        roles: the roles of this process.
+        config: the plugin's own section of ``--plugin-config``; empty if there is none.
+        logger: a logger with a handler.
+        stash: a dictionary of the plugin's own, one in each process.
+    """
+
+    __slots__ = ("_cache_root", "config", "identity", "logger", "roles", "stash")
+
+    def __init__(
+        self,
+        identity: str,
+        roles: frozenset[Role],
+        config: Mapping[str, Any],
+        cache_root: Path,
+    ) -> None:
+        self.identity = identity
+        self.roles = roles
+        self.config = config
+        self.logger = plugin_logger(identity)
+        self.stash: dict[str, Any] = {}
+        self._cache_root = cache_root
+
+    @property
+    def cache_dir(self) -> Path:
+        """A folder of the plugin's own that outlives the process; made at the first use."""
+        folder = self._cache_root / "plugins" / re.sub(r"[^A-Za-z0-9._-]+", "--", self.identity)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def __repr__(self) -> str:
+        return f"PluginContext({self.identity!r}, roles={sorted(self.roles)})"

@@ -1,0 +1,106 @@
+"""From what a registration hook returned to claims: shapes, names and targets are checked here.
+
+Who wins a name is ``registry``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import targets
+from .errors import PluginError
+from .markers import HookInfo
+from .plugin import Plugin
+from .registry import Claim
+from .types import Endpoint, ModelEntry, Named, Role
+
+EXPECTED: Mapping[str, tuple[type, ...]] = {
+    "model": (ModelEntry,),
+    "platform": (str,),
+    "stat_logger": (type, str),
+    "endpoint": (Endpoint,),
+    "model_source": (Named,),
+    "model_loader": (Named,),
+    "executor": (Named,),
+}
+"""What the hook of each kind returns."""
+
+KINDS = tuple(EXPECTED)
+
+SINGLE = frozenset({"platform"})
+"""Kinds of which a plugin declares at most one."""
+
+NOT_CHOSEN_BY_NAME = frozenset({"stat_logger"})
+"""Kinds of which every declaration is used; two owners of one name are no conflict."""
+
+
+def claims_of(
+    plugin: Plugin, info: HookInfo, value: Any, process_roles: frozenset[Role]
+) -> list[Claim]:
+    """The claims in a registration hook's answer.
+
+    Raises:
+        PluginError: if it is of another kind than the hook returns.
+    """
+    assert info.kind is not None
+    claims = []
+    for declaration in _as_list(plugin, info, value):
+        if not isinstance(declaration, EXPECTED[info.kind]):
+            raise _wrong(plugin, info, declaration)
+        name, target = _name_and_target(plugin, info.kind, declaration)
+        if not isinstance(name, str) or not name.strip():
+            raise PluginError(
+                plugin.identity, "register", f"{info.name} declared {name!r}, expected a name"
+            )
+        _check_target(plugin, info, name, target, process_roles)
+        claims.append(Claim(info.kind, name, target, plugin, declaration))
+    return claims
+
+
+def _as_list(plugin: Plugin, info: HookInfo, value: Any) -> list[Any]:
+    assert info.kind is not None
+    if value is None:
+        return []
+    if isinstance(value, EXPECTED[info.kind]):
+        return [value]
+    if info.kind in SINGLE or not isinstance(value, Iterable) or isinstance(value, str | Mapping):
+        raise _wrong(plugin, info, value)
+    return list(value)
+
+
+def _wrong(plugin: Plugin, info: HookInfo, value: Any) -> PluginError:
+    assert info.kind is not None
+    expected = " or ".join(kind.__name__ for kind in EXPECTED[info.kind])
+    several = "" if info.kind in SINGLE else ", several,"
+    return PluginError(
+        plugin.identity,
+        "register",
+        f"{info.name} returned {repr(value)[:120]}; expected {expected}{several} or None",
+    )
+
+
+def _name_and_target(plugin: Plugin, kind: str, declaration: Any) -> tuple[Any, Any]:
+    if kind == "platform":
+        return plugin.name, declaration
+    if kind == "stat_logger":
+        return targets.target_text(declaration).replace(":", "."), declaration
+    return declaration.name, declaration.target
+
+
+def _check_target(
+    plugin: Plugin, info: HookInfo, name: str, target: Any, process_roles: frozenset[Role]
+) -> None:
+    if isinstance(target, str):
+        fault = targets.check_path(target)
+    elif not callable(target):
+        fault = f"target {target!r} is neither 'module:attribute' nor something that can be called"
+    elif not set(info.roles) - {"inspector", "cli"} <= process_roles:
+        fault = (
+            f"target {targets.target_text(target)} is an object, and {info.name} runs in several "
+            "processes; give it as the text 'module:attribute'"
+        )
+    else:
+        return
+    if fault is not None:
+        raise PluginError(plugin.identity, "register", f"{info.kind} '{name}': {fault}")

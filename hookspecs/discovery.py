@@ -1,0 +1,301 @@
+"""Finding plugins without importing any: installed entry points, built-ins, files, objects.
+
+Each becomes a ``Plugin`` with an identity, a file, its facts, and a way to load it. Which of
+them are wanted is ``selection``'s, loading them ``host``'s.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata as metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import facts as toml
+from .errors import PluginSelectionError
+from .plugin import (
+    BUILTIN_GROUP,
+    ENTRY_POINT_GROUP,
+    FILE_GROUP,
+    OBJECT_GROUP,
+    Facts,
+    Plugin,
+)
+from .selection import canonical
+
+HOST_DISTRIBUTION = "hookserve"
+BUILTIN_PACKAGE = "hookserve.plugins_builtin"
+
+_REQUIRES = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;.*)?$")
+
+
+def discover(files: Iterable[str], objects: Sequence[object]) -> list[Plugin]:
+    """Every plugin there is, built-ins first, then third parties sorted by identity; one found
+    twice is listed once, except that a file or object of an installed plugin is told apart when
+    it is loaded.
+
+    Raises:
+        PluginSelectionError: if a ``--plugin`` file or module does not exist.
+        FactsError: if the built-ins' own ``hookserve.toml`` is broken.
+    """
+    third = [*installed_plugins(), *map(file_plugin, files), *object_plugins(objects)]
+    found: dict[str, Plugin] = {}
+    for plugin in third:
+        other = found.setdefault(plugin.identity, plugin)
+        if other is not plugin and other.file != plugin.file:
+            raise PluginSelectionError(
+                f"--plugin: {other.file} and {plugin.file} are both called {plugin.identity}; "
+                "rename one"
+            )
+    builtin = {plugin.identity: plugin for plugin in builtin_plugins()}
+    by_identity = sorted(found.values(), key=lambda plugin: plugin.identity)
+    return [*builtin.values(), *by_identity]
+
+
+# -- installed ------------------------------------------------------------------------------
+
+
+def installed_plugins() -> list[Plugin]:
+    """One plugin for each entry point of the group ``hookserve``."""
+    host_version = _host_version()
+    return [
+        _installed(entry, host_version) for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)
+    ]
+
+
+def _installed(entry: metadata.EntryPoint, host_version: str | None) -> Plugin:
+    distribution = None if entry.dist is None else canonical(entry.dist.name)
+    module = entry.value.partition(":")[0].strip()
+    plugin = Plugin(
+        identity=f"{distribution}:{ENTRY_POINT_GROUP}:{entry.name}",
+        name=entry.name,
+        group=ENTRY_POINT_GROUP,
+        load=entry.load,
+        distribution=distribution,
+        version=None if entry.dist is None else entry.dist.version,
+    )
+    folders, origin = _top_level(module)
+    plugin.file = _module_file(module, folders, origin)
+    _read_facts(plugin, folders)
+    if plugin.fault is None and not plugin.facts.api and entry.dist is not None:
+        _take_requirement(plugin, entry.dist)
+    if plugin.fault is None:
+        plugin.fault = toml.range_fault(plugin.facts, host_version)
+    return plugin
+
+
+def _read_facts(plugin: Plugin, folders: Sequence[Path]) -> None:
+    for folder in folders:
+        path = folder / toml.FILE_NAME
+        if path.is_file():
+            try:
+                plugin.facts = toml.entry_facts(toml.read_table(path), plugin.name, str(path))
+            except toml.FactsError as error:
+                plugin.fault = str(error)
+            return
+
+
+def _take_requirement(plugin: Plugin, distribution: metadata.Distribution) -> None:
+    for requirement in distribution.requires or ():
+        found = _REQUIRES.match(requirement)
+        if found is not None and canonical(found.group(1)) == HOST_DISTRIBUTION:
+            known = plugin.facts
+            plugin.facts = Facts(
+                requires=found.group(2).strip(),
+                roles=known.roles,
+                before=known.before,
+                after=known.after,
+                hooks=known.hooks,
+            )
+
+
+def _host_version() -> str | None:
+    try:
+        return metadata.version(HOST_DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return None  # run from a folder that was never installed: nothing to compare with
+
+
+def _top_level(module: str) -> tuple[list[Path], str | None]:
+    """Folders and origin of the module's top-level package; imports nothing. A dotted name would
+    import the parents."""
+    name = module.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ValueError, ImportError):
+        return [], None  # half-imported or broken: the import itself will say so
+    if spec is None:
+        return [], None
+    return [Path(folder) for folder in spec.submodule_search_locations or ()], spec.origin
+
+
+def _module_file(module: str, folders: Sequence[Path], origin: str | None) -> str | None:
+    parts = module.split(".")[1:]
+    if not parts:
+        return origin if origin is not None else next(map(str, folders), None)
+    for folder in folders:
+        base = folder.joinpath(*parts)
+        for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+            if path.is_file():
+                return str(path)
+    return None
+
+
+# -- built in -------------------------------------------------------------------------------
+
+
+def builtin_plugins() -> list[Plugin]:
+    """One plugin for each ``[entry.NAME]`` of ``plugins_builtin/hookserve.toml``.
+
+    Raises:
+        FactsError: if the file is missing or broken: the installation is not whole.
+    """
+    spec = importlib.util.find_spec(BUILTIN_PACKAGE)
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    for folder in map(Path, folders):
+        path = folder / toml.FILE_NAME
+        if path.is_file():
+            entries = toml.read_table(path).get("entry", {})
+            version = _host_version()
+            return [
+                _builtin(name, own, folder, str(path), version) for name, own in entries.items()
+            ]
+    raise toml.FactsError(
+        f"{toml.FILE_NAME} of {BUILTIN_PACKAGE} was not found in {folders}; install hookserve again"
+    )
+
+
+def _builtin(name: str, own: Any, folder: Path, where: str, version: str | None) -> Plugin:
+    known, module = toml.builtin_facts(own, name, where)
+    path = f"{BUILTIN_PACKAGE}.{module}"
+    return Plugin(
+        identity=f"{HOST_DISTRIBUTION}:{BUILTIN_GROUP}:{name}",
+        name=name,
+        group=BUILTIN_GROUP,
+        load=lambda: importlib.import_module(path),
+        distribution=HOST_DISTRIBUTION,
+        version=version,
+        file=str(folder / f"{module}.py"),
+        facts=known,
+    )
+
+
+# -- files, modules, objects ----------------------------------------------------------------
+
+
+def file_plugin(given: str) -> Plugin:
+    """The plugin behind one ``--plugin``: a file if it ends in ``.py`` or has a path separator,
+    else a module (``module`` or ``module:attribute``).
+
+    Raises:
+        PluginSelectionError: if there is no such file or module.
+    """
+    if given.endswith(".py") or os.sep in given:
+        return _from_file(given)
+    module, _, attribute = given.partition(":")
+    folders, origin = _top_level(module)
+    file = _module_file(module, folders, origin)
+    if file is None:
+        raise PluginSelectionError(
+            f"--plugin: no module is called '{module}'; a file is given as ./{module}.py"
+        )
+
+    def load() -> Any:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split(".") if attribute else ():
+            found = getattr(found, part)
+        return found
+
+    plugin = Plugin(
+        identity=f"{FILE_GROUP}:{module}", name=module, group=FILE_GROUP, load=load, file=file
+    )
+    _read_facts(plugin, folders)
+    if plugin.fault is None:
+        plugin.fault = toml.range_fault(plugin.facts, None)
+    return plugin
+
+
+def _from_file(given: str) -> Plugin:
+    path = Path(os.path.abspath(os.path.expanduser(given)))
+    if not path.is_file():
+        raise PluginSelectionError(f"--plugin: there is no file {path}")
+    return Plugin(
+        identity=f"{FILE_GROUP}:{path.stem}",
+        name=path.stem,
+        group=FILE_GROUP,
+        load=_file_loader(path),
+        file=str(path),
+    )
+
+
+def _file_loader(path: Path) -> Callable[[], ModuleType]:
+    def load() -> ModuleType:
+        # The module is importable under the file's name, so that a target such as
+        # "hello:Hello" works in every process; it must not hide another module.
+        name = path.stem.replace("-", "_")
+        loaded = sys.modules.get(name)
+        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        other = None if loaded is not None else importlib.util.find_spec(name)
+        if loaded is not None or (other is not None and other.origin != str(path)):
+            raise ImportError(f"{path.name} would hide the module '{name}'; rename the file")
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    return load
+
+
+def object_plugins(objects: Sequence[object]) -> list[Plugin]:
+    """One plugin for each different object; two of one type get ``#2`` and so on."""
+    plugins: list[Plugin] = []
+    seen: list[object] = []
+    for given in objects:
+        if any(given is other for other in seen):
+            continue
+        seen.append(given)
+        name = _object_name(given)
+        taken = sum(plugin.name.partition("#")[0] == name for plugin in plugins)
+        if taken:
+            name = f"{name}#{taken + 1}"
+        plugins.append(
+            Plugin(
+                identity=f"{OBJECT_GROUP}:{name}",
+                name=name,
+                group=OBJECT_GROUP,
+                load=_giver(given),
+                file=_object_file(given),
+            )
+        )
+    return plugins
+
+
+def _giver(given: object) -> Callable[[], object]:
+    return lambda: given
+
+
+def _object_name(given: object) -> str:
+    if isinstance(given, ModuleType):
+        return given.__name__
+    return given.__name__ if isinstance(given, type) else type(given).__name__
+
+
+def _object_file(given: object) -> str | None:
+    module = given
+    if not isinstance(given, ModuleType):
+        owner = given if isinstance(given, type) else type(given)
+        module = sys.modules.get(owner.__module__)
+    return getattr(module, "__file__", None)

@@ -1,0 +1,83 @@
+"""The errors of the plugin host, each with the exit code that it ends the program with.
+
+A message names the plugin, what it gave, what was expected and what to do. Errors of models and
+of settings that are not about plugins live in ``hookserve.engine.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+EX_CONFIG = 78
+
+
+class HostError(Exception):
+    """Base of every error whose message is meant for the operator."""
+
+    exit_code = EX_CONFIG
+
+
+class PluginError(HostError):
+    """One plugin's fault.
+
+    Args:
+        identity: the plugin, ``distribution:group:name``.
+        stage: ``"discover"``, ``"import"``, ``"register"`` or ``"run"``.
+        message: what happened, one sentence.
+    """
+
+    def __init__(self, identity: str, stage: str, message: str) -> None:
+        super().__init__(f"plugin {identity} failed at stage '{stage}': {message}")
+        self.identity = identity
+        self.stage = stage
+        self.message = message
+
+
+class RequiredPluginError(PluginError):
+    """A plugin that the operator required, or that the host cannot do without, failed."""
+
+    def __init__(self, identity: str, stage: str, message: str, why: str) -> None:
+        super().__init__(identity, stage, message)
+        self.args = (f"{self.args[0]} ({why})",)
+
+
+class PluginConflictError(HostError):
+    """Two plugins, or two processes, disagree, and the host must not choose."""
+
+
+class PluginSelectionError(HostError):
+    """An entry of ``--plugins`` and its kin that names no plugin, or more than one."""
+
+
+class UnknownNameError(HostError):
+    """A name that nobody registered."""
+
+
+class SettingsDifferError(HostError):
+    """A second ``bootstrap`` in one process asked for something else than the first."""
+
+
+def describe_error(error: BaseException) -> str:
+    """One line: the exception's type and the first line of its message."""
+    text = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {text[0]}" if text else name
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names that look most like ``name``, best first."""
+    import difflib  # only on the way to an error message
+
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), list(by_lower), n=limit, cutoff=0.5)
+    return [by_lower[match] for match in found]
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The end of a message about an unknown name."""
+    close = nearest(name, known)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    if known:
+        return f"; known: {', '.join(sorted(known))}"
+    return "; there is none"

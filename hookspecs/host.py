@@ -1,0 +1,505 @@
+"""``Host``: all plugins of one process, loaded, ordered and asked for their declarations.
+
+``bootstrap`` makes the one host of a process; ``current`` finds it again. How hooks are called is
+``calls``'s, who wins a name ``registry``'s, what is wanted ``selection``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from . import order, selection
+from .calls import HOOK_CLASSES, Calls, Collect, Guard, Hook, Owned, bind
+from .context import PluginContext, enter
+from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
+from .discovery import discover
+from .endpoints import close_endpoints
+from .errors import (
+    HostError,
+    PluginConflictError,
+    PluginError,
+    RequiredPluginError,
+    SettingsDifferError,
+    UnknownNameError,
+    describe_error,
+    did_you_mean,
+)
+from .loading import load_plugin
+from .manager import PluginManager
+from .manifest import Manifest, NameEntry, PluginEntry
+from .markers import HookInfo
+from .platforms import choose_platform
+from .plugin import Plugin
+from .registry import Claim, Registry
+from .report import DeclarationReport, HookReport, PluginReport, plugin_report
+from .settings import Denied, PluginSettings
+from .types import ROLES, Role
+
+logger = logging.getLogger(__name__)
+
+_TORCH_FREE: frozenset[Role] = frozenset({"front", "cli", "inspector"})
+
+
+class Host:
+    """The plugins of one process. Made by ``bootstrap``.
+
+    Attributes:
+        roles: the roles of this process.
+        settings: what the operator said.
+        pm: pluggy's manager, for inspection.
+        calls: the hooks that the host's users call.
+        warnings: a line for each thing that an operator should know, for the host's user to log
+            after bootstrap; later ones are logged as they come.
+    """
+
+    def __init__(
+        self,
+        roles: Iterable[Role],
+        settings: PluginSettings,
+        objects: Sequence[object] = (),
+        *,
+        load: bool = True,
+        strict: bool = True,
+    ) -> None:
+        self.roles: frozenset[Role] = frozenset(roles)
+        for role in self.roles:
+            if role not in ROLES:
+                raise HostError(f"unknown role '{role}'{did_you_mean(role, ROLES)}")
+        self.settings = settings
+        self.objects = tuple(objects)
+        self.warnings: list[str] = []
+        self.pm = PluginManager(self.describe)
+        self._strict = strict
+        self._bootstrapped = False
+        self._closed = False
+        self._platform: Claim | None = None
+        self._contexts: dict[Plugin, PluginContext] = {}
+        self.plugins = discover(settings.files, objects)
+        selection.apply_settings(self.plugins, settings)
+        self._registries = self._make_registries()
+        self.calls = Calls(self._make_hooks({}))
+        self.plugins = self._ordered()
+        self._skip_other_roles()
+        if load:
+            self._load()
+        self._bootstrapped = True
+
+    # -- bootstrap ------------------------------------------------------------------------
+
+    def _make_registries(self) -> dict[str, Registry]:
+        prefer = selection.preferences(self.settings.prefer, self.plugins, KINDS)
+        return {
+            info.kind: Registry(
+                info.kind,
+                chosen_by_name=info.kind not in NOT_CHOSEN_BY_NAME,
+                prefer=prefer.get(info.kind),
+                strict=self._strict,
+                warnings=self.warnings,
+            )
+            for info, _ in self.pm.specs.values()
+            if info.kind is not None and self.roles & set(info.roles)
+        }
+
+    def _ordered(self) -> list[Plugin]:
+        wanted = [plugin for plugin in self.plugins if plugin.state != "blocked"]
+        rest = [plugin for plugin in self.plugins if plugin.state == "blocked"]
+        try:
+            return [*order.call_order(wanted), *rest]
+        except PluginConflictError as error:
+            if self._strict:
+                raise
+            self._say(str(error))
+            return [*wanted, *rest]
+
+    def _skip_other_roles(self) -> None:
+        for plugin in self.plugins:
+            if plugin.state == "found" and not plugin.facts.roles & self.roles:
+                plugin.state = "other role"
+                plugin.reason = f"runs in {', '.join(sorted(plugin.facts.roles))}"
+
+    def _load(self) -> None:
+        # The last registered is pluggy's first called, so built-ins, called last, come first.
+        for plugin in reversed(self.plugins):
+            if plugin.state == "found":
+                self._load_one(plugin)
+        loaded = [plugin for plugin in self.plugins if plugin.state == "active"]
+        self.calls = Calls(self._make_hooks(self._guards(loaded)))
+        claims = self._collect()
+        close_endpoints(claims, self.plugins, self.settings, self.roles, self._say)
+        self._fill(claims)
+
+    def _load_one(self, plugin: Plugin) -> None:
+        try:
+            load_plugin(plugin, self.pm.specs, heavy_is_news=self.roles <= _TORCH_FREE)
+        except PluginError as error:
+            self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
+            return
+        twin = self.pm.get_name(plugin.instance)
+        if twin is not None:
+            plugin.state, plugin.reason = "superseded", f"is the same object as {twin}"
+            return
+        self.pm.adopt(plugin)
+        plugin.state = "active"
+        self._contexts[plugin] = PluginContext(
+            plugin.identity,
+            self.roles,
+            MappingProxyType(dict(plugin.config)),
+            Path(self.settings.cache_dir or "~/.cache/hookserve").expanduser(),
+        )
+        for warning in plugin.warnings:
+            self._say(f"plugin {plugin.identity}: {warning}")
+
+    def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
+        ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
+        for plugin in loaded:
+            for implementation in plugin.implementations:
+                info, offered = self.pm.specs[implementation.info.name]
+                if not set(info.roles) & plugin.facts.roles & self.roles:
+                    continue
+                arguments = [name for name in offered if name != "ctx"]
+                call = bind(implementation, arguments, self._contexts[plugin])
+                rank = implementation.trylast - implementation.tryfirst
+                ranked[info.name].append((plugin.is_builtin, rank, Guard(plugin, call)))
+        return {
+            name: [guard for *_, guard in sorted(guards, key=lambda ranked: ranked[:2])]
+            for name, guards in ranked.items()
+        }
+
+    def _make_hooks(self, guards: dict[str, list[Guard]]) -> dict[str, Hook]:
+        return {
+            name: HOOK_CLASSES[info.call](info, guards.get(name, ()), self._refuse)
+            for name, (info, _) in self.pm.specs.items()
+        }
+
+    def _collect(self) -> list[Claim]:
+        claims: list[Claim] = []
+        for hook in self.calls.hooks.values():
+            if isinstance(hook, Collect) and hook.info.kind in self._registries:
+                for owned in hook():
+                    claims.extend(self._claims_of(owned, hook.info))
+        return claims
+
+    def _claims_of(self, owned: Owned, info: HookInfo) -> list[Claim]:
+        try:
+            return claims_of(owned.owner, info, owned.value, self.roles)
+        except PluginError as error:
+            self._refuse(owned.owner, info, error.stage, error)
+            return []
+
+    def _fill(self, claims: Sequence[Claim]) -> None:
+        """Enter the claims of the plugins that are still in; one that failed in a later hook
+        leaves nothing behind."""
+        for claim in claims:
+            if claim.plugin.state == "active":
+                try:
+                    self._registries[claim.kind].add(claim)
+                except PluginError as error:
+                    self._put_out(claim.plugin, error.stage, error.message, error)
+        for registry in self._registries.values():
+            registry.decide()
+
+    # -- failures -------------------------------------------------------------------------
+
+    def _refuse(self, plugin: Plugin, info: HookInfo, stage: str, error: BaseException) -> None:
+        message = (
+            error.message
+            if isinstance(error, PluginError)
+            else (f"hook {info.name} raised {describe_error(error)}")
+        )
+        named = (self.settings.platform or "").strip()
+        if info.kind == "platform" and (not named or selection.matches(named, plugin)):
+            why = "a platform that fails stops the start; --platform NAME chooses another"
+            self._put_out(plugin, stage, message, error, why)
+        else:
+            self._put_out(plugin, stage, message, error)
+
+    def _put_out(
+        self,
+        plugin: Plugin,
+        stage: str,
+        message: str,
+        error: BaseException,
+        stop: str | None = None,
+    ) -> None:
+        """Roll back everything of the plugin, or stop if it must work."""
+        plugin.fail(stage, message, error)
+        self._withdraw(plugin)
+        if plugin.must_work:
+            stop = "it is required" if plugin.required else "the host cannot do without it"
+        if stop is not None and self._strict:
+            raise RequiredPluginError(plugin.identity, stage, message, stop) from error
+        self._say(plugin.problem() or "")
+        logger.debug("plugin %s failed", plugin.identity, exc_info=error)
+
+    def _withdraw(self, plugin: Plugin) -> None:
+        self.calls.withdraw(plugin)
+        for registry in self._registries.values():
+            registry.withdraw(plugin)
+        if self.pm.has_plugin(plugin.identity):
+            self.pm.unregister(name=plugin.identity)
+        self._contexts.pop(plugin, None)
+        if self._platform is not None and self._platform.plugin is plugin:
+            self._platform = None
+
+    def _say(self, line: str) -> None:
+        if line in self.warnings:
+            return
+        self.warnings.append(line)
+        if self._bootstrapped:
+            logger.warning("%s", line)
+
+    def deny(self, denied: Denied) -> None:
+        """Withdraw a plugin that failed in another process; its modules stay imported here.
+
+        Raises:
+            RequiredPluginError: if the plugin must work.
+            PluginConflictError: if this process knows no such plugin.
+        """
+        plugin = next((own for own in self.plugins if own.identity == denied.identity), None)
+        if plugin is None:
+            raise PluginConflictError(
+                f"plugin {denied.identity} failed in the {denied.process} process, and there is "
+                f"no such plugin in {'+'.join(sorted(self.roles))}"
+            )
+        was_active = plugin.state == "active"
+        plugin.reason = f"it failed in the {denied.process} process" + (
+            "; its modules stay imported here" if was_active else ""
+        )
+        error = PluginError(denied.identity, denied.stage, denied.error)
+        self._put_out(plugin, denied.stage, denied.error, error)
+
+    # -- use ------------------------------------------------------------------------------
+
+    def registry(self, kind: str) -> Registry:
+        """The registry of one kind.
+
+        Raises:
+            UnknownNameError: if there is no such kind, or not in this process's roles.
+        """
+        if kind in self._registries:
+            return self._registries[kind]
+        if kind not in EXPECTED:
+            raise UnknownNameError(f"there is no registry '{kind}'{did_you_mean(kind, KINDS)}")
+        roles = next(info.roles for info, _ in self.pm.specs.values() if info.kind == kind)
+        raise UnknownNameError(
+            f"the registry '{kind}' is filled in {', '.join(roles)}; this process is "
+            f"{', '.join(sorted(self.roles))}"
+        )
+
+    def platform(self) -> Claim:
+        """The platform of this process: the one that the operator named, else a third party's,
+        else the built-in one.
+
+        Raises:
+            UnknownNameError: if the named one did not answer on this machine, or none did.
+            PluginConflictError: if two third parties answered and none is named.
+        """
+        if self._platform is None:
+            self._platform = choose_platform(
+                self.registry("platform").active(), self.settings.platform, self._say
+            )
+        return self._platform
+
+    def enter(self, owner: Plugin | str | None) -> AbstractContextManager[None]:
+        """Attribute what happens inside to a plugin, given as such or by identity."""
+        if isinstance(owner, str):
+            found = next((own for own in self.plugins if own.identity == owner), None)
+            assert found is not None, f"no plugin is called {owner}"
+            owner = found
+        return enter(owner)
+
+    def close(self) -> None:
+        """Run the ``shutdown`` hook and make room for another bootstrap; once."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.calls.shutdown(self.roles)
+        finally:
+            _forget(self)
+
+    # -- inspection -----------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """One line for each plugin that is blocked or out."""
+        return [line for plugin in self.plugins if (line := plugin.problem()) is not None]
+
+    def failures(self) -> list[Denied]:
+        """The plugins that are out here, for the deny list of the processes to come."""
+        process = self._process()
+        return [
+            Denied(plugin.identity, process, plugin.stage or "run", plugin.error or "")
+            for plugin in self.plugins
+            if plugin.state == "out"
+        ]
+
+    def manifest(self) -> Manifest:
+        """This process's plugins and registries as plain data."""
+        return Manifest(
+            process=self._process(),
+            roles=sorted(self.roles),
+            plugins=[
+                PluginEntry(
+                    plugin.identity, plugin.version, plugin.state, plugin.stage, plugin.error
+                )
+                for plugin in self.plugins
+            ],
+            registries={
+                kind: [
+                    NameEntry(claim.name, claim.owner, claim.target_text())
+                    for claim in registry.claims()
+                    if claim.is_active
+                ]
+                for kind, registry in self._registries.items()
+            },
+        )
+
+    def describe(self) -> list[PluginReport]:
+        """A report about each plugin that was found, in call order."""
+        return [
+            plugin_report(plugin, self._hook_reports(plugin), self._declarations(plugin))
+            for plugin in self.plugins
+        ]
+
+    def _process(self) -> str:
+        return next((role for role in ROLES if role in self.roles), "none")
+
+    def _declarations(self, plugin: Plugin) -> list[DeclarationReport]:
+        return [
+            DeclarationReport(
+                kind=claim.kind,
+                name=claim.name,
+                target=claim.target_text(),
+                state=claim.state,
+                overrides=claim.overrides,
+                used=claim.used,
+            )
+            for registry in self._registries.values()
+            for claim in registry.claims()
+            if claim.plugin is plugin
+        ]
+
+    def _hook_reports(self, plugin: Plugin) -> list[HookReport]:
+        reports = []
+        for implementation in plugin.implementations:
+            hook = self.calls.hooks[implementation.info.name]
+            here = [guard for guard in hook.guards if guard.plugin is plugin]
+            off = [guard for guard in hook.switched_off if guard.plugin is plugin]
+            guard = next(iter([*here, *off]), None)
+            sampled = guard is not None and guard.sampled > 0
+            reports.append(
+                HookReport(
+                    name=hook.info.name,
+                    roles=list(hook.info.roles),
+                    where=implementation.where,
+                    called_here=bool(here),
+                    errors=0 if guard is None else guard.errors,
+                    mean_us=guard.sampled_s / guard.sampled * 1e6 if guard and sampled else None,
+                    switched_off=bool(off),
+                )
+            )
+        return reports
+
+
+_current: Host | None = None
+
+
+def bootstrap(
+    roles: Iterable[Role],
+    settings: PluginSettings,
+    *,
+    objects: Sequence[object] = (),
+    config: Any = None,
+) -> Host:
+    """Make the one host of this process: find, load and order plugins, collect declarations.
+
+    Args:
+        roles: every role of this process.
+        settings: what the operator said.
+        objects: plugins that are not installed, where all roles share this process.
+        config: given: the hook ``process_started`` is called with it for all roles at once;
+            not given: the caller does that when the configuration is there.
+
+    Raises:
+        SettingsDifferError: if this process has a host that was made otherwise.
+        RequiredPluginError: if a plugin that must work failed.
+        PluginConflictError: if two third parties claim one name.
+        PluginSelectionError: if the settings name plugins that are not there.
+    """
+    global _current
+    if _current is not None:
+        _check_same(_current, frozenset(roles), settings, tuple(objects))
+        return _current
+    host = Host(roles, settings, objects)
+    _current = host
+    if config is not None:
+        try:
+            host.calls.process_started(host.roles, config)
+        except HostError:
+            _forget(host)
+            raise
+    return host
+
+
+def current() -> Host:
+    """The host of this process.
+
+    Raises:
+        HostError: before ``bootstrap`` and after ``close``.
+    """
+    if _current is None:
+        raise HostError("there is no plugin host in this process: call bootstrap first")
+    return _current
+
+
+def create_plugin_manager(
+    roles: Iterable[Role],
+    settings: PluginSettings | None = None,
+    load: bool = True,
+    objects: Sequence[object] = (),
+) -> PluginManager:
+    """A plugin manager for inspection, apart from the process's host: failures and conflicts are
+    in its reports and stop nothing.
+
+    Args:
+        roles: as which process to look.
+        settings: what the operator said; nothing by default.
+        load: whether to import plugins; without it they are only discovered.
+        objects: plugins that are not installed.
+
+    Raises:
+        PluginSelectionError: if the settings name plugins that are not there.
+    """
+    return Host(roles, settings or PluginSettings(), objects, load=load, strict=False).pm
+
+
+def _forget(host: Host) -> None:
+    global _current
+    if _current is host:
+        _current = None
+
+
+def _check_same(
+    host: Host, roles: frozenset[Role], settings: PluginSettings, objects: tuple[object, ...]
+) -> None:
+    differences = []
+    if roles != host.roles:
+        differences.append(f"roles {sorted(host.roles)} and {sorted(roles)}")
+    for name in msgspec.structs.asdict(settings):
+        first, second = getattr(host.settings, name), getattr(settings, name)
+        if first != second:
+            differences.append(f"{name} {first!r} and {second!r}")
+    if [id(given) for given in objects] != [id(given) for given in host.objects]:
+        differences.append("plugin objects")
+    if differences:
+        raise SettingsDifferError(
+            "this process already has a plugin host, made with other settings: "
+            f"{'; '.join(differences)}; close the first one before"
+        )

@@ -1,0 +1,81 @@
+"""Importing one plugin: load, instantiate, check; measured and guarded.
+
+What a failure leads to is ``host``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from pathlib import Path
+
+from .calls import CAUGHT
+from .checks import RefusedError, Specs, implementations, unmarked_hooks
+from .context import enter
+from .errors import PluginError, describe_error
+from .plugin import Plugin
+
+_HEAVY = "torch"
+
+
+def load_plugin(plugin: Plugin, specs: Specs, *, heavy_is_news: bool) -> None:
+    """Import the plugin and find its hooks; fills in the record.
+
+    Args:
+        heavy_is_news: whether this process is one that should not import torch.
+
+    Raises:
+        PluginError: with the stage; the original exception is its cause.
+    """
+    if plugin.fault is not None:
+        raise PluginError(plugin.identity, "discover", plugin.fault)
+    had_heavy, resident = _HEAVY in sys.modules, _resident_bytes()
+    started = time.perf_counter()
+    try:
+        with enter(plugin):
+            found = plugin.load()
+            if inspect.isclass(found):
+                found = found()
+    except CAUGHT as error:
+        raise PluginError(plugin.identity, "import", describe_error(error)) from error
+    finally:
+        plugin.load_ms = (time.perf_counter() - started) * 1e3
+    if heavy_is_news and not had_heavy and _HEAVY in sys.modules:
+        plugin.warnings.append(
+            f"imported {_HEAVY} in a process that does without it: {plugin.load_ms / 1e3:.1f} s, "
+            f"{(_resident_bytes() - resident) / 2**20:.0f} MiB"
+        )
+    if inspect.isroutine(found):
+        raise PluginError(
+            plugin.identity,
+            "register",
+            f"is the function {found.__qualname__}; expected a module, a class or an object with "
+            "functions that are marked with @hookimpl",
+        )
+    try:
+        plugin.implementations = implementations(found, specs)
+    except RefusedError as error:
+        raise PluginError(plugin.identity, "register", str(error)) from error
+    plugin.instance = found
+    plugin.warnings.extend(unmarked_hooks(found, specs))
+    _compare_hooks(plugin)
+
+
+def _compare_hooks(plugin: Plugin) -> None:
+    if plugin.facts.hooks is None:
+        return
+    said = set(plugin.facts.hooks)
+    has = {implementation.info.name for implementation in plugin.implementations}
+    if said != has:
+        plugin.warnings.append(
+            f"hookserve.toml names the hooks {sorted(said)}, the code has {sorted(has)}"
+        )
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0  # no such file outside Linux; the line then says 0 MiB
+    return int(pages) * 4096

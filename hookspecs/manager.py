@@ -1,0 +1,65 @@
+"""``PluginManager``: pluggy's manager with our specifications; for inspection and bookkeeping.
+
+The host calls hooks through ``calls``, and only the host registers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import NoReturn
+
+import pluggy
+
+from . import specs
+from .checks import Specs
+from .errors import HostError
+from .markers import INFO_ATTRIBUTE, PROJECT, HookInfo
+from .plugin import Plugin
+from .report import PluginReport
+
+
+def read_specs(module: object) -> dict[str, tuple[HookInfo, tuple[str, ...]]]:
+    """Every specification of the module, in its order: what is known of it, its arguments."""
+    found = {}
+    for name, function in vars(module).items():
+        info = getattr(function, INFO_ATTRIBUTE, None)
+        if isinstance(info, HookInfo):
+            found[name] = (info, tuple(inspect.signature(function).parameters))
+    return found
+
+
+class PluginManager(pluggy.PluginManager):
+    """A ``pluggy.PluginManager`` that also knows what the host knows of each plugin."""
+
+    def __init__(self, describe: Callable[[], list[PluginReport]]) -> None:
+        super().__init__(PROJECT)
+        self.add_hookspecs(specs)
+        self.specs: Specs = read_specs(specs)
+        self._describe = describe
+
+    def describe(self) -> list[PluginReport]:
+        """A report about each plugin that was found, loaded or not, in call order."""
+        return self._describe()
+
+    def adopt(self, plugin: Plugin) -> None:
+        """Register a plugin that ``checks`` has accepted, under its identity."""
+        super().register(plugin.instance, plugin.identity)
+
+    def register(self, plugin: object, name: str | None = None) -> NoReturn:
+        """Refused: such a plugin would be listed and never called.
+
+        Raises:
+            HostError: always; objects are given to ``bootstrap``.
+        """
+        raise HostError(
+            f"{name or plugin!r} cannot be registered by hand; give it to bootstrap(objects=[...])"
+        )
+
+    def load_setuptools_entrypoints(self, group: str, name: str | None = None) -> NoReturn:
+        """Refused: it knows neither owners nor settings, and ends at the first import error.
+
+        Raises:
+            HostError: always; ``bootstrap`` loads entry points.
+        """
+        raise HostError(f"bootstrap loads the entry points of '{group}', and nothing else does")

@@ -1,0 +1,53 @@
+"""Which platform a process uses, of those that answered on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .errors import PluginConflictError, UnknownNameError, did_you_mean
+from .registry import Claim
+from .selection import matches
+
+
+def choose_platform(
+    claims: Sequence[Claim], wanted: str | None, say: Callable[[str], None]
+) -> Claim:
+    """The named platform, else the one third party's, else the first built-in one.
+
+    Raises:
+        UnknownNameError: if the named one did not answer, or none did.
+        PluginConflictError: if several fit and none is named.
+    """
+    names = [claim.name for claim in claims]
+    if wanted is not None and wanted.strip():
+        entry = wanted.strip()
+        fitting = [c for c in claims if entry == c.name or matches(entry, c.plugin)]
+        if not fitting:
+            raise UnknownNameError(
+                f"--platform: '{entry}' did not answer on this machine{did_you_mean(entry, names)}"
+            )
+    else:
+        fitting = [claim for claim in claims if not claim.plugin.is_builtin] or list(claims[:1])
+    if not fitting:
+        raise UnknownNameError("no platform answered on this machine")
+    if len(fitting) > 1:
+        both = " and ".join(f"{claim.owner} ({claim.plugin.file})" for claim in fitting)
+        raise PluginConflictError(
+            f"the platforms {both} both answered on this machine; choose one with --platform "
+            f"{fitting[0].owner}, or leave one out with --disable-plugins"
+        )
+    return _settle(fitting[0], claims, say)
+
+
+def _settle(winner: Claim, claims: Sequence[Claim], say: Callable[[str], None]) -> Claim:
+    for claim in claims:
+        if claim is winner:
+            continue
+        if claim.plugin.is_builtin and not winner.plugin.is_builtin:
+            claim.state = f"overridden by {winner.owner}"
+            winner.overrides = claim.owner
+            say(f"platform '{winner.name}': {winner.owner} overrides built-in {claim.owner}")
+        else:
+            claim.state = f"yielded to {winner.owner}"
+    winner.used = True
+    return winner

@@ -1,0 +1,117 @@
+"""``Plugin``: the host's record of one plugin, from its discovery to its end.
+
+Discovery creates it, loading and the registries fill it in, reports read it. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .markers import HookInfo
+from .types import ROLES, Role
+
+State = Literal["found", "active", "blocked", "superseded", "out", "other role"]
+
+DEFAULT_ROLES: frozenset[Role] = frozenset(ROLES) - {"cli"}
+"""Where a plugin is loaded that says nothing: everywhere but in the command line."""
+
+BUILTIN_GROUP = "builtin"
+FILE_GROUP = "file"
+OBJECT_GROUP = "object"
+ENTRY_POINT_GROUP = "hookserve"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a plugin before it is imported (``hookserve.toml``)."""
+
+    api: str = ""
+    """The range of ``API_VERSION`` that it accepts; empty: any."""
+    requires: str = ""
+    """The range of the distribution ``hookserve`` in its own requirements; empty: any."""
+    roles: frozenset[Role] = DEFAULT_ROLES
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    hooks: tuple[str, ...] | None = None
+    """The hooks that it says it has; ``None``: it does not say."""
+    essential: bool = False
+    """Built-ins only: cannot be disabled, and its failure stops the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One accepted hook implementation of a plugin."""
+
+    info: HookInfo
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    """Names of the arguments that it wants, in its own order."""
+    where: str
+    """``file:line``."""
+    tryfirst: bool = False
+    trylast: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Plugin:
+    """One plugin in this process. ``load`` imports it and returns module, class or object."""
+
+    identity: str
+    name: str
+    group: str
+    load: Callable[[], Any]
+    distribution: str | None = None
+    version: str | None = None
+    file: str | None = None
+    facts: Facts = field(default_factory=Facts)
+    fault: str | None = None
+    """A fault found before import; such a plugin is never imported."""
+    required: bool = False
+
+    # Filled in by the host.
+    state: State = "found"
+    reason: str = ""
+    """Why it is blocked, superseded or not for this role; how its failure came about."""
+    stage: str | None = None
+    error: str | None = None
+    exception: BaseException | None = None
+    instance: Any = None
+    """What is registered with pluggy."""
+    implementations: list[Implementation] = field(default_factory=list)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    load_ms: float | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Plugin({self.identity!r}, {self.state!r})"
+
+    @property
+    def is_builtin(self) -> bool:
+        return self.group == BUILTIN_GROUP
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the operator or the program handed it over: a file, a module, an object."""
+        return self.group in (FILE_GROUP, OBJECT_GROUP)
+
+    @property
+    def must_work(self) -> bool:
+        return self.required or self.facts.essential
+
+    def block(self, reason: str) -> None:
+        """Leave it out without having imported it."""
+        self.state, self.reason = "blocked", reason
+
+    def fail(self, stage: str, error: str, exception: BaseException | None = None) -> None:
+        """Put it out; its registrations are the host's to withdraw."""
+        self.state, self.stage, self.error, self.exception = "out", stage, error, exception
+
+    def problem(self) -> str | None:
+        """One line about a plugin that is blocked or out, else ``None``."""
+        if self.state == "out":
+            return f"{self.identity} is out, failed at stage '{self.stage}': {self.error}"
+        if self.state == "blocked":
+            return f"{self.identity} is blocked by {self.reason}"
+        return None
