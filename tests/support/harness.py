@@ -36,13 +36,18 @@ def free_port() -> int:
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what would change a server's settings.
 
-    The cache folder stays: tests share the fetched model with the operator's own."""
+    The cache folder stays: tests share the fetched model with the operator's own. A search path
+    is put before the one of this process, which may be what brings the code under test."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("HOOKSERVE_", "VLLM_", "TOY_")) or name == "HOOKSERVE_CACHE"
     }
-    return {**kept, **(extra or {})}
+    merged = {**kept, **(extra or {})}
+    paths = [(extra or {}).get("PYTHONPATH"), kept.get("PYTHONPATH")]
+    if any(paths):
+        merged["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return merged
 
 
 def run_command(
@@ -75,7 +80,7 @@ def wait_until(
         if value:
             return value
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not come true within {timeout} s")
+            raise AssertionError(f"{what} did not come true within {timeout} s")
         time.sleep(interval)
 
 
@@ -187,8 +192,8 @@ class RunningServer:
 
         try:
             wait_until(is_ready, timeout, "readiness", interval=0.05)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self.output()}") from None
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output()}") from None
 
     def status(self, path: str, timeout: float = 5.0) -> int | None:
         """Status of a GET, ``None`` where nobody answers."""
