@@ -1,0 +1,170 @@
+"""What layers read from their surroundings: the forward context of a step, the context in which
+a model is built, and the tensor-parallel group.
+
+The engine enters these; layers only read them. Scheduling and requests are the engine's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """One step's batch as attention sees it. Filled by the model runner.
+
+    Rows are flattened tokens: those of request ``i`` are ``[query_start_loc[i],
+    query_start_loc[i + 1])``. Requests that decode (one token each) come first.
+    """
+
+    num_reqs: int
+    num_tokens: int
+    num_decode_reqs: int
+    query_start_loc: list[int]
+    """Length ``num_reqs + 1``."""
+    seq_lens: list[int]
+    """Length ``num_reqs``: tokens of context, this step's included."""
+    block_tables: torch.Tensor
+    """``[num_reqs, max_blocks]`` int64, rows padded with 0."""
+    slot_mapping: torch.Tensor
+    """``[num_tokens]`` int64: ``block * block_size + offset`` of each token."""
+    block_size: int
+    cache: dict[Any, Any] = field(default_factory=dict)
+    """Work that layers share within the step (indices, masks, rotations). Filled by layers."""
+
+
+@dataclass(slots=True)
+class ForwardContext:
+    """What a layer may ask for while the model runs."""
+
+    attn_metadata: AttentionMetadata | None
+    """``None`` while profiling: attention then returns zeros and touches no cache."""
+    layers: dict[str, Any]
+    """Attention layers by prefix (``static_forward_context``)."""
+
+
+_forward: contextvars.ContextVar[ForwardContext | None] = contextvars.ContextVar(
+    "hookserve_forward_context", default=None
+)
+
+
+@contextlib.contextmanager
+def set_forward_context(context: ForwardContext) -> Iterator[ForwardContext]:
+    """Within the block, ``get_forward_context`` answers ``context``. Nesting is a bug."""
+    if _forward.get() is not None:
+        raise RuntimeError("a forward context is active already; steps do not nest")
+    token = _forward.set(context)
+    try:
+        yield context
+    finally:
+        _forward.reset(token)
+
+
+def get_forward_context() -> ForwardContext:
+    """The context of the running step.
+
+    Raises:
+        RuntimeError: outside ``set_forward_context``.
+    """
+    context = _forward.get()
+    if context is None:
+        raise RuntimeError(
+            "no forward context is active; run the model inside set_forward_context(...)"
+        )
+    return context
+
+
+def step_cache() -> dict[Any, Any] | None:
+    """The scratch that layers share within the step, or ``None`` outside a step."""
+    context = _forward.get()
+    if context is None or context.attn_metadata is None:
+        return None
+    return context.attn_metadata.cache
+
+
+@dataclass(slots=True)
+class ModelContext:
+    """What layers take up while a model is built."""
+
+    static_forward_context: dict[str, Any]
+    """Attention layers register themselves here under their prefix."""
+    dtype: torch.dtype
+    block_size: int
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """Modules that layers of this model share, such as rotary embeddings."""
+
+
+_model: contextvars.ContextVar[ModelContext | None] = contextvars.ContextVar(
+    "hookserve_model_context", default=None
+)
+
+
+@contextlib.contextmanager
+def set_model_context(
+    *, static_forward_context: dict[str, Any], dtype: torch.dtype, block_size: int
+) -> Iterator[ModelContext]:
+    """Within the block models may be built; the loader enters it."""
+    context = ModelContext(static_forward_context, dtype, block_size)
+    token = _model.set(context)
+    try:
+        yield context
+    finally:
+        _model.reset(token)
+
+
+def get_model_context() -> ModelContext | None:
+    """The context of the model that is being built, if any."""
+    return _model.get()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorParallelGroup:
+    """The ranks that share one model, and this one's place among them."""
+
+    rank: int
+    world_size: int
+    group: ProcessGroup | None = None
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum ``x`` over the ranks, in place where there is more than one."""
+        if self.world_size > 1:
+            torch.distributed.all_reduce(x, group=self.group)
+        return x
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Join the ranks' ``x`` along the last dimension."""
+        if self.world_size == 1:
+            return x
+        parts = [torch.empty_like(x) for _ in range(self.world_size)]
+        torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
+        return torch.cat(parts, dim=-1)
+
+
+_SINGLE = TensorParallelGroup(rank=0, world_size=1)
+_group: contextvars.ContextVar[TensorParallelGroup] = contextvars.ContextVar(
+    "hookserve_tp_group", default=_SINGLE
+)
+
+
+@contextlib.contextmanager
+def set_tp_group(group: TensorParallelGroup) -> Iterator[None]:
+    """Within the block layers are built, loaded and run as this rank."""
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def get_tp_group() -> TensorParallelGroup:
+    """The current group; a single rank unless the engine set another."""
+    return _group.get()

@@ -1,0 +1,179 @@
+"""Token embeddings and the language-model head, split over ranks by vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .context import get_tp_group
+from .linear import QuantizeMethodBase, reads_packed
+from .packed_linear import can_pack, pack, packed_linear
+from .parameter import copy_weight, set_weight_attrs
+
+DEFAULT_VOCAB_PADDING_SIZE = 64
+
+
+class UnquantizedEmbeddingMethod(QuantizeMethodBase):
+    """Plain rows to look up; a head's weight is packed beside them where that works."""
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        """Register ``weight: [vocabulary of this rank, hidden]``."""
+        shape = (sum(output_partition_sizes), input_size_per_partition)
+        weight = nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
+        set_weight_attrs(weight, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
+        layer.register_parameter("weight", weight)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Pack a head. A tied head keeps the plain weight too: its rows are looked up."""
+        weight = layer.weight
+        assert isinstance(weight, nn.Parameter)
+        if not isinstance(layer, ParallelLMHead) or not reads_packed(self):
+            return
+        if weight.device.type != "cpu" or weight.is_mkldnn or not can_pack(weight.dtype)[0]:
+            return
+        packed = pack(weight)
+        layer.packed_weight = packed
+        if not layer.is_tied:
+            layer.weight = nn.Parameter(packed, requires_grad=False)
+
+    def apply(
+        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Scores ``x: [rows, hidden]`` against the rows: ``[rows, vocabulary of this rank]``."""
+        packed = layer.__dict__.get("packed_weight")
+        if packed is None:
+            return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
+        return packed_linear(x, packed, bias)
+
+    apply.reads_packed_weight = True  # type: ignore[attr-defined]
+
+    def embedding(self, layer: nn.Module, input_: torch.Tensor) -> torch.Tensor:
+        """Rows for ``input_: [tokens]``: ``[tokens, hidden]``."""
+        return F.embedding(input_, layer.weight)  # type: ignore[arg-type]
+
+    def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
+        """Let ``layer`` use the embedding's weight; returns the module to use as the head."""
+        layer.weight = embed_tokens.weight
+        layer.is_tied = True  # type: ignore[assignment]
+        return layer
+
+
+class VocabParallelEmbedding(nn.Module):
+    """``[tokens]`` to ``[tokens, embedding_dim]``; the rows are split over the ranks.
+
+    The vocabulary is padded to a multiple of ``padding_size`` rows, which are zero.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        params_dtype: torch.dtype | None = None,
+        org_num_embeddings: int | None = None,
+        padding_size: int = DEFAULT_VOCAB_PADDING_SIZE,
+        quant_config: Any = None,
+        prefix: str = "",
+    ) -> None:
+        super().__init__()
+        self.tp_group = get_tp_group()
+        self.tp_rank, self.tp_size = self.tp_group.rank, self.tp_group.world_size
+        self.num_embeddings = num_embeddings
+        self.org_vocab_size = org_num_embeddings or num_embeddings
+        self.embedding_dim = embedding_dim
+        self.prefix = prefix
+        unit = padding_size * self.tp_size
+        self.num_embeddings_padded = -(-num_embeddings // unit) * unit
+        self.num_embeddings_per_partition = self.num_embeddings_padded // self.tp_size
+        self.quant_method: Any = None
+        if quant_config is not None:
+            self.quant_method = quant_config.get_quant_method(self, prefix=prefix)
+        self.quant_method = self.quant_method or UnquantizedEmbeddingMethod()
+        self.quant_method.create_weights(
+            self,
+            embedding_dim,
+            [self.num_embeddings_per_partition],
+            embedding_dim,
+            self.num_embeddings_padded,
+            params_dtype or torch.get_default_dtype(),
+            weight_loader=self.weight_loader,
+        )
+
+    def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
+        """Copy this rank's rows; rows beyond the checkpoint's vocabulary become zero."""
+        if loaded_weight.shape[0] != self.org_vocab_size:
+            raise ValueError(
+                f"{self.prefix} has {loaded_weight.shape[0]} rows in the checkpoint, but the "
+                f"vocabulary has {self.org_vocab_size}"
+            )
+        size = self.num_embeddings_per_partition
+        rows = loaded_weight[self.tp_rank * size : (self.tp_rank + 1) * size]
+        copy_weight(param.data[: rows.shape[0]], rows, self.prefix)
+        param.data[rows.shape[0] :].zero_()
+
+    def forward(self, input_: torch.Tensor) -> torch.Tensor:
+        """``input_: [tokens]`` int to ``[tokens, embedding_dim]``."""
+        if self.tp_size == 1:
+            rows: torch.Tensor = self.quant_method.embedding(self, input_)
+            return rows
+        local = input_ - self.tp_rank * self.num_embeddings_per_partition
+        outside = (local < 0) | (local >= self.num_embeddings_per_partition)
+        rows = self.quant_method.embedding(self, local.masked_fill(outside, 0))
+        return self.tp_group.all_reduce(rows.masked_fill(outside[:, None], 0))
+
+
+class ParallelLMHead(VocabParallelEmbedding):
+    """The output projection: the rows of an embedding, scored instead of looked up."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        org_num_embeddings: int | None = None,
+        padding_size: int = DEFAULT_VOCAB_PADDING_SIZE,
+        quant_config: Any = None,
+        prefix: str = "",
+    ) -> None:
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            params_dtype,
+            org_num_embeddings,
+            padding_size,
+            quant_config,
+            prefix,
+        )
+        self.is_tied = False
+        self.bias: nn.Parameter | None
+        if bias:
+            self.bias = nn.Parameter(
+                torch.zeros(
+                    self.num_embeddings_per_partition,
+                    dtype=params_dtype or torch.get_default_dtype(),
+                ),
+                requires_grad=False,
+            )
+            set_weight_attrs(self.bias, {"output_dim": 0, "weight_loader": self.weight_loader})
+        else:
+            self.register_parameter("bias", None)
+
+    def tie_weights(self, embed_tokens: VocabParallelEmbedding) -> nn.Module:
+        """Share the embedding's weight. Returns the module to assign as the head."""
+        head: nn.Module = self.quant_method.tie_weights(self, embed_tokens)
+        return head
+
+    def forward(self, input_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a language-model head is applied by LogitsProcessor, not called")
