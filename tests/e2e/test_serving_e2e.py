@@ -118,7 +118,7 @@ def test_a_short_request_overtakes_a_long_one(default_server: RunningServer) -> 
 
 
 def test_an_abort_gives_its_blocks_back(default_server: RunningServer) -> None:
-    assert default_server.metric("hookserve_kv_cache_usage_ratio") == 0
+    assert default_server.metric("hookserve_kv_cache_usage_perc") == 0
     generated = "hookserve_generation_tokens_total"
     before = default_server.metric(generated)
     with (
@@ -128,12 +128,12 @@ def test_an_abort_gives_its_blocks_back(default_server: RunningServer) -> None:
         lines = (line for line in reply.iter_lines() if line.startswith("data: {"))
         for _ in range(8):
             next(lines)
-        assert default_server.metric("hookserve_kv_cache_usage_ratio") > 0
+        assert default_server.metric("hookserve_kv_cache_usage_perc") > 0
         assert default_server.metric("hookserve_num_requests_running") == 1
     # The client is gone. One step is some tens of milliseconds; two seconds are many steps, and
     # far fewer than the rest of the 512 tokens would take.
     wait_until(
-        lambda: default_server.metric("hookserve_kv_cache_usage_ratio") == 0, 2.0, "free blocks"
+        lambda: default_server.metric("hookserve_kv_cache_usage_perc") == 0, 2.0, "free blocks"
     )
     assert default_server.metric("hookserve_num_requests_running") == 0
     assert default_server.metric(generated) - before < 400
