@@ -61,13 +61,13 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
         ConfigError: a changed field that is not plain data, or of the wrong type.
         hookserve.hookspecs.PluginError: the platform raised.
     """
-    from hookserve.hookspecs import PluginError
+    from hookserve.hookspecs import HostError, PluginError
 
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     try:
         with host.enter(owner):
             platform.check_and_update_config(tree)
-    except HookserveError:
+    except (HookserveError, HostError):
         raise
     except Exception as error:
         raise PluginError(owner, "run", f"check_and_update_config: {error!r}") from error

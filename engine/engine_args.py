@@ -14,7 +14,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -273,17 +274,12 @@ class EngineArgs:
         for name in registry.names():
             claim = registry.get(name)
             assert claim is not None, name
-            source = _ask_plugin(host, claim.owner, registry.resolve(name))
-            if _ask_plugin(host, claim.owner, lambda: source.matches(reference)):
-                return str(
-                    _ask_plugin(
-                        host,
-                        claim.owner,
-                        lambda: source.resolve(
-                            reference, revision=self.revision, cache_dir=cache_dir
-                        ),
+            with _as_plugin(host, claim.owner):
+                source = registry.resolve(name)()
+                if source.matches(reference):
+                    return str(
+                        source.resolve(reference, revision=self.revision, cache_dir=cache_dir)
                     )
-                )
         raise self._refuse(
             "model",
             reference,
@@ -335,9 +331,8 @@ class EngineArgs:
         name = None if stated is None else str(stated).removeprefix("torch.")
         if name is None and files.format != "gguf":
             name = "float32"  # what the ecosystem means by a checkpoint that says nothing
-        dtype, reason = _ask_plugin(
-            host, claim.owner, lambda: platform.preferred_dtype(name, files.format)
-        )
+        with _as_plugin(host, claim.owner):
+            dtype, reason = platform.preferred_dtype(name, files.format)
         return str(dtype), str(reason)
 
     def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
@@ -478,14 +473,15 @@ def _import_platform(claim: Claim, host: Host) -> Any:
     return platform
 
 
-def _ask_plugin(host: Host, owner: str, question: Callable[[], Any]) -> Any:
-    """Call into a plugin's code as its owner; what it raises is told under its name."""
-    from hookserve.hookspecs import PluginError
+@contextmanager
+def _as_plugin(host: Host, owner: str) -> Iterator[None]:
+    """Run a plugin's code as its own; what it raises is told under its name."""
+    from hookserve.hookspecs import HostError, PluginError
 
     try:
         with host.enter(owner):
-            return question()
-    except (HookserveError, PluginError):
+            yield
+    except (HookserveError, HostError):
         raise
     except Exception as error:
         raise PluginError(owner, "run", f"{type(error).__name__}: {error}") from error

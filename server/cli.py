@@ -7,8 +7,10 @@ it runs: ``--help`` must stay quick and import neither torch nor a web framework
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from hookserve.engine.errors import HookserveError, UsageError
 from hookserve.hookspecs.errors import HostError
@@ -51,7 +53,7 @@ def _dispatch(words: list[str], verb: str | None) -> int:
     for name, text in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == verb:
-            _fill(name, sub)
+            _command(name).add_arguments(sub)
     notes: list[str] = []
     if verb in ("run", "chat"):
         words, notes = sift(normalize(words))
@@ -60,7 +62,7 @@ def _dispatch(words: list[str], verb: str | None) -> int:
     found, rest = parser.parse_known_args(words)
     refuse_unknown(rest, verbs.choices[found.verb])
     found.notes = notes
-    return _command(found.verb)(found)
+    return int(_command(found.verb).run(found))
 
 
 class _VersionAction(argparse.Action):
@@ -76,28 +78,9 @@ class _VersionAction(argparse.Action):
         parser.exit()
 
 
-def _fill(verb: str, parser: argparse.ArgumentParser) -> None:
-    if verb == "run":
-        from .command_run import add_arguments
-    elif verb == "chat":
-        from .command_chat import add_arguments
-    elif verb == "bench":
-        from .command_bench import add_arguments
-    else:
-        from .command_plugins import add_arguments
-    add_arguments(parser)
-
-
-def _command(verb: str) -> Callable[[argparse.Namespace], int]:
-    if verb == "run":
-        from .command_run import run
-    elif verb == "chat":
-        from .command_chat import run
-    elif verb == "bench":
-        from .command_bench import run
-    else:
-        from .command_plugins import run
-    return run
+def _command(verb: str) -> Any:
+    """The verb's own module: ``add_arguments(parser)`` and ``run(namespace) -> exit code``."""
+    return importlib.import_module(f".command_{verb}", "hookserve.server")
 
 
 if __name__ == "__main__":

@@ -90,9 +90,7 @@ def serve_model(settings: Settings) -> int:
 
     Returns: the exit code.
     """
-    from hookserve.hookspecs import bootstrap
-
-    host = bootstrap(["front"], settings.plugins)
+    host = bootstrap_front(settings)
     try:
         log_host(host)
         config = settings.engine_args.create_engine_config(host)
@@ -102,6 +100,21 @@ def serve_model(settings: Settings) -> int:
         return _serve(settings, host, config, tokenizer)
     finally:
         host.close()
+
+
+def bootstrap_front(settings: Settings) -> Host:
+    """The plugins of this process; what became of them is kept for ``plugins list``."""
+    import msgspec
+
+    from hookserve.hookspecs import bootstrap
+
+    from .load_cache import results_of, write_results
+
+    host = bootstrap(["front"], settings.plugins)
+    if settings.engine_args.cache_dir:
+        reports = [msgspec.to_builtins(report) for report in host.describe()]
+        write_results(settings.engine_args.cache_dir, results_of(reports))
+    return host
 
 
 def _load_tokenizer(config: EngineConfig) -> Any:
@@ -120,25 +133,32 @@ def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Any)
 
 def log_host(host: Host) -> None:
     """What bootstrap found worth telling: overrides, closed endpoints, plugins that are out."""
-    for line in (*host.warnings, *host.problems()):
+    for line in dict.fromkeys((*host.warnings, *host.problems())):
         logger.warning("%s", line)
 
 
 def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:
     """A few lines on what is about to run."""
+    from .memory_plan import plan_memory
     from .plugin_table import summarize
 
-    model, server = config.model, settings.server
-    where = (
-        f"unix:{server.uds}"
-        if server.uds
-        else f"http://{server.host}:{server.port or '(a free port)'}"
-    )
+    model = config.model
+    plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
     return [
         f"model     {', '.join(model.served_model_names)} ({model.model}; "
         f"{', '.join(model.architectures)}, {model.format}, {model.max_model_len} tokens)",
         f"dtype     {model.dtype}: {model.dtype_reason}",
-        f"KV cache  {kv_plan(config, host)}",
+        f"KV cache  {plan}",
         f"plugins   {summarize(host.describe())}",
-        f"listening {where}{server.root_path}",
+        f"address   {address(settings)}",
     ]
+
+
+def address(settings: Settings) -> str:
+    """Where the server will listen, as an operator writes it."""
+    server = settings.server
+    if server.uds:
+        return f"unix:{server.uds}"
+    shown = f"[{server.host}]" if ":" in server.host else server.host
+    port = str(server.port) if server.port else "(a free port)"
+    return f"http://{shown}:{port}{server.root_path}"

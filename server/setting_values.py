@@ -157,8 +157,16 @@ def _read_list(spec: Spec, text: str, origin: Origin) -> tuple[str, ...]:
 
 
 def _read_json(spec: Spec, text: str, origin: Origin) -> dict[str, Any]:
+    if text.startswith("@"):
+        try:
+            with open(text[1:], encoding="utf-8") as file:
+                content = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise _wrong(spec, text, origin, f"a file that can be read ({error})") from error
+    else:
+        content = text
     try:
-        value = json.loads(text)
+        value = json.loads(content)
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -192,7 +200,7 @@ def _expected(spec: Spec) -> str:
         "tokens": f"a whole number{limits}, such as 4096, 4k or 4K",
         "bytes": "a number of bytes, such as 536870912 or 512MiB",
         "list": "names with commas between them",
-        "json": "a JSON object",
+        "json": "a JSON object, or @FILE with one",
         "switch": "true or false",
         "text": "a text",
     }[spec.kind]

@@ -117,11 +117,17 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             metavar="KIND:NAME=IDENTITY",
         ),
     ] = ()
+    plugin_config: Annotated[
+        dict[str, Any],
+        Setting(
+            "configuration of plugins: JSON, or @FILE, with a section for each", group="Plugins"
+        ),
+    ] = {}
     platform: Annotated[
         str | None, Setting("name of the platform to run on; without it automatic", group="Plugins")
     ] = None
 
-    def to_plugin_settings(self) -> PluginSettings:
+    def to_plugin_settings(self, cache_dir: str) -> PluginSettings:
         return PluginSettings(
             allow=self.plugins,
             deny=self.disable_plugins,
@@ -131,19 +137,22 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             files=self.plugin,
             prefer=self.prefer,
             platform=self.platform,
+            config=self.plugin_config,
+            cache_dir=cache_dir,
         )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything, resolved once.
 
-    ``origins`` has an entry for each setting by its field name; ``notes`` are lines to log at INFO
-    and ``warnings`` at WARNING, once there is a log.
+    ``values`` and ``origins`` have an entry for each setting by its field name; ``notes`` are
+    lines to log at INFO and ``warnings`` at WARNING, once there is a log.
     """
 
     server: ServerSettings
     engine_args: EngineArgs
     plugins: PluginSettings
+    values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -242,7 +251,8 @@ def resolve_settings(
             {**values, "log_color": False},
             {name: str(o) for name, o in origins.items() if o.kind != "default"},
         ),
-        plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(),
+        plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(values["cache_dir"]),
+        values=values,
         origins=origins,
         notes=(*notes, *file_notes),
         warnings=tuple(_environment_warnings(env)),

@@ -1,0 +1,118 @@
+"""``server run --dry-run``: everything that a start would decide, and nothing started.
+
+The plugins of the front are loaded, and the model's files are found (fetched, if they must be) and
+read; no engine is started and no port is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .memory_plan import MemoryPlan, plan_memory
+from .plugin_table import format_table, rows_of
+from .setting_values import Origin
+from .settings import Settings, all_specs
+
+if TYPE_CHECKING:
+    from hookserve.engine.config import EngineConfig
+    from hookserve.hookspecs import Host
+
+
+def dry_run(settings: Settings) -> int:
+    """Print the report on standard output.
+
+    Raises:
+        HookserveError, HostError: whatever would stop the start; conflicts of plugins too.
+    """
+    from .command_run import bootstrap_front, log_host
+
+    host = bootstrap_front(settings)
+    try:
+        log_host(host)
+        config = settings.engine_args.create_engine_config(host)
+        plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
+        for line in report(settings, config, plan, host):
+            print(line)
+    finally:
+        host.close()
+    return 0
+
+
+def report(settings: Settings, config: EngineConfig, plan: MemoryPlan, host: Host) -> Iterator[str]:
+    yield from _section("Settings", _setting_lines(settings, config))
+    yield from _section("Model", _model_lines(config))
+    yield from _section("Memory", [f"KV cache  {plan}", _weights(plan)])
+    yield from _section("Plugins", format_table(rows_of(host.describe())).splitlines())
+    found = [*host.warnings, *host.problems()]
+    yield from _section("To know", dict.fromkeys(found) or ["nothing"])
+
+
+def _section(title: str, lines: Any) -> Iterator[str]:
+    yield title
+    for line in lines:
+        yield f"  {line}"
+    yield ""
+
+
+def _setting_lines(settings: Settings, config: EngineConfig) -> list[str]:
+    """Each value that will act, and where it came from."""
+    rows = []
+    for spec in all_specs():
+        origin = settings.origins[spec.name]
+        value, where = _acting(settings, config, spec.name, spec.owner, origin)
+        rows.append((spec.key, _show(value), where))
+    widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
+    return [
+        f"{key:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {where}" for key, value, where in rows
+    ]
+
+
+def _acting(
+    settings: Settings, config: EngineConfig, name: str, owner: str, origin: Origin
+) -> tuple[Any, str]:
+    decided: Mapping[str, tuple[Any, str]] = {
+        "model": (config.model.model, str(origin)),
+        "served_model_name": (list(config.model.served_model_names), str(origin)),
+        "dtype": (config.model.dtype, f"{origin}; {config.model.dtype_reason}"),
+        "max_model_len": (
+            config.model.max_model_len,
+            "the model" if origin.kind == "default" else str(origin),
+        ),
+        "tokenizer": (
+            config.model.tokenizer,
+            "the model" if origin.kind == "default" else str(origin),
+        ),
+    }
+    if name in decided:
+        return decided[name]
+    holder: Any = {"engine": settings.engine_args, "server": settings.server}.get(owner)
+    return settings.values[name] if holder is None else getattr(holder, name), str(origin)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False) if value else "-"
+    return str(value)
+
+
+def _model_lines(config: EngineConfig) -> list[str]:
+    model, device = config.model, config.device
+    defaults = json.dumps(model.generation_config, ensure_ascii=False)
+    return [
+        f"files            {model.path} ({model.format})",
+        f"architecture     {', '.join(model.architectures)}",
+        f"platform         {device.platform} of {device.platform_owner} on {device.device_type}",
+        f"request defaults {defaults}",
+    ]
+
+
+def _weights(plan: MemoryPlan) -> str:
+    return f"weights   about {plan.weight_bytes / 2**20:.0f} MiB"
