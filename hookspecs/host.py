@@ -125,11 +125,13 @@ class Host:
                 plugin.reason = f"runs in {', '.join(sorted(plugin.facts.roles))}"
 
     def _load(self) -> None:
-        # The last registered is pluggy's first called, so built-ins, called last, come first.
-        for plugin in reversed(self.plugins):
+        for plugin in self.plugins:
             if plugin.state == "found":
                 self._load_one(plugin)
         loaded = [plugin for plugin in self.plugins if plugin.state == "active"]
+        # pluggy calls the last registered first.
+        for plugin in reversed(loaded):
+            self.pm.adopt(plugin)
         self.calls = Calls(self._make_hooks(self._guards(loaded)))
         claims = self._collect()
         close_endpoints(claims, self.plugins, self.settings, self.roles, self._say)
@@ -141,11 +143,10 @@ class Host:
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
             return
-        twin = self.pm.get_name(plugin.instance)
+        twin = next((own for own in self._contexts if own.instance is plugin.instance), None)
         if twin is not None:
-            plugin.state, plugin.reason = "superseded", f"is the same object as {twin}"
+            plugin.state, plugin.reason = "superseded", f"is the same object as {twin.identity}"
             return
-        self.pm.adopt(plugin)
         plugin.state = "active"
         self._contexts[plugin] = PluginContext(
             plugin.identity,
@@ -235,7 +236,8 @@ class Host:
             stop = "it is required" if plugin.required else "the host cannot do without it"
         if stop is not None and self._strict:
             raise RequiredPluginError(plugin.identity, stage, message, stop) from error
-        self._say(plugin.problem() or "")
+        if self._bootstrapped:  # before, ``problems`` tells it
+            logger.warning("%s", plugin.problem())
         logger.debug("plugin %s failed", plugin.identity, exc_info=error)
 
     def _withdraw(self, plugin: Plugin) -> None:
@@ -303,7 +305,7 @@ class Host:
         """
         if self._platform is None:
             self._platform = choose_platform(
-                self.registry("platform").active(), self.settings.platform, self._say
+                self.registry("platform").claims(), self.settings.platform, self._say
             )
         return self._platform
 
@@ -354,8 +356,8 @@ class Host:
             registries={
                 kind: [
                     NameEntry(claim.name, claim.owner, claim.target_text())
-                    for claim in registry.claims()
-                    if claim.is_active
+                    for claim in registry.all_claims()
+                    if not claim.late and claim.state != "closed"
                 ]
                 for kind, registry in self._registries.items()
             },
@@ -382,7 +384,7 @@ class Host:
                 used=claim.used,
             )
             for registry in self._registries.values()
-            for claim in registry.claims()
+            for claim in registry.all_claims()
             if claim.plugin is plugin
         ]
 

@@ -23,7 +23,8 @@ class PluginEntry(msgspec.Struct, frozen=True):
 
 
 class NameEntry(msgspec.Struct, frozen=True):
-    """One name that somebody holds."""
+    """One claim that was made at bootstrap, whether it won or lost: the winners follow from the
+    claims and the settings."""
 
     name: str
     owner: str

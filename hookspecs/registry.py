@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,14 +45,13 @@ class Claim:
     """``"active"``, ``"overridden by X"``, ``"yielded to X"``, ``"same as X"``, ``"closed"``,
     ``"in conflict with X"``."""
     used: bool = False
+    """Whether the host has imported the target, or chosen this claim, in this process."""
+    late: bool = False
+    """Whether it was made by code that ran after bootstrap, perhaps in this process alone."""
 
     @property
     def owner(self) -> str:
         return self.plugin.identity
-
-    @property
-    def is_active(self) -> bool:
-        return self.state == "active"
 
     def target_text(self) -> str:
         return targets.target_text(self.target)
@@ -134,13 +133,13 @@ class Registry:
                 f"registers {self.kind} '{name}' too late: the table was read at "
                 f"{self.frozen_at}; register it in a hook",
             )
-        claim = Claim(self.kind, name, target, plugin)
+        claim = Claim(self.kind, name, target, plugin, late=True)
         self.add(claim)
         try:
-            self.decide()
+            self.decide([name])
         except PluginConflictError:
             self._claims.remove(claim)
-            self.decide()
+            self.decide([name])
             raise
         logger.info("plugin %s registered %s '%s' late", plugin.identity, self.kind, name)
 
@@ -150,23 +149,28 @@ class Registry:
         self._claims = [claim for claim in self._claims if claim.plugin is not plugin]
         for name in gone:
             self._resolved.pop(name, None)
-        self.decide()
+        self.decide(gone)
 
-    def decide(self) -> None:
-        """Settle the winner of every name.
+    def decide(self, names: Iterable[str] | None = None) -> None:
+        """Settle the winner of the given names, by default of every name.
 
         Raises:
             PluginConflictError: if two third parties claim one name and nothing decides.
         """
+        affected = None if names is None else set(names)
         by_name: dict[str, list[Claim]] = {}
         for claim in self._claims:
             if claim.state != "closed":
-                claim.state, claim.overrides = "active", None
                 by_name.setdefault(claim.name, []).append(claim)
-        self._active = {
-            name: held[0] if len(held) == 1 else self._winner(name, held)
-            for name, held in by_name.items()
-        }
+        winners = {}
+        for name, held in by_name.items():
+            if affected is not None and name not in affected:
+                winners[name] = self._active[name]
+                continue
+            for claim in held:
+                claim.state, claim.overrides = "active", None
+            winners[name] = held[0] if len(held) == 1 else self._winner(name, held)
+        self._active = winners
 
     def _winner(self, name: str, held: list[Claim]) -> Claim:
         preferred = self._prefer.get(name)
@@ -219,7 +223,11 @@ class Registry:
     # -- inspection: does not freeze ------------------------------------------------------
 
     def claims(self) -> list[Claim]:
-        """Every claim, also those that lost."""
+        """The winning claim of each name, in call order."""
+        return list(self._active.values())
+
+    def all_claims(self) -> list[Claim]:
+        """Every claim, also those that lost and those that nobody opened."""
         return list(self._claims)
 
     def nearest(self, name: str) -> list[str]:
@@ -232,11 +240,6 @@ class Registry:
         """The names that somebody holds, in call order."""
         self._freeze()
         return list(self._active)
-
-    def active(self) -> list[Claim]:
-        """The winning claims, in call order: for kinds of which all are used."""
-        self._freeze()
-        return list(self._active.values())
 
     def get(self, name: str) -> Claim | None:
         """The winning claim on the name."""

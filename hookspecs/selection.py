@@ -53,6 +53,10 @@ def select(entry: str, plugins: Sequence[Plugin], flag: str) -> Plugin:
         raise PluginSelectionError(
             f"{flag}: '{entry}' fits {both}; write one of them as dist/name or dist:group:name"
         )
+    of_distribution = [plugin for plugin in plugins if _is_from(plugin, entry)]
+    if of_distribution:
+        entries = ", ".join(f"{canonical(entry)}/{plugin.name}" for plugin in of_distribution)
+        raise PluginSelectionError(f"{flag}: '{entry}' is a distribution; its plugins: {entries}")
     spellings = {plugin.name for plugin in plugins} | {plugin.identity for plugin in plugins}
     known = sorted(spellings if ":" in entry else {plugin.name for plugin in plugins})
     raise PluginSelectionError(f"{flag}: no plugin is called '{entry}'{did_you_mean(entry, known)}")
