@@ -7,7 +7,6 @@ them are wanted is ``selection``'s, loading them ``host``'s.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata as metadata
 import importlib.util
 import os
 import re
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import facts as toml
 from .errors import PluginSelectionError
@@ -28,6 +27,9 @@ from .plugin import (
     Plugin,
 )
 from .selection import canonical
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 HOST_DISTRIBUTION = "hookserve"
 BUILTIN_PACKAGE = "hookserve.plugins_builtin"
@@ -63,13 +65,14 @@ def discover(files: Iterable[str], objects: Sequence[object]) -> list[Plugin]:
 
 def installed_plugins() -> list[Plugin]:
     """One plugin for each entry point of the group ``hookserve``."""
-    host_version = _host_version()
-    return [
-        _installed(entry, host_version) for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)
-    ]
+    from importlib import metadata  # slow to import, and `--help` needs no plugin
+
+    version = _host_version()
+    entries = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return [_installed(entry, version) for entry in entries]
 
 
-def _installed(entry: metadata.EntryPoint, host_version: str | None) -> Plugin:
+def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:
     distribution = None if entry.dist is None else canonical(entry.dist.name)
     module = entry.value.partition(":")[0].strip()
     plugin = Plugin(
@@ -101,7 +104,7 @@ def _read_facts(plugin: Plugin, folders: Sequence[Path]) -> None:
             return
 
 
-def _take_requirement(plugin: Plugin, distribution: metadata.Distribution) -> None:
+def _take_requirement(plugin: Plugin, distribution: Distribution) -> None:
     for requirement in distribution.requires or ():
         found = _REQUIRES.match(requirement)
         if found is not None and canonical(found.group(1)) == HOST_DISTRIBUTION:
@@ -116,6 +119,8 @@ def _take_requirement(plugin: Plugin, distribution: metadata.Distribution) -> No
 
 
 def _host_version() -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(HOST_DISTRIBUTION)
     except metadata.PackageNotFoundError:
