@@ -1,0 +1,211 @@
+"""``EngineCore``: scheduler and executor joined into steps, without processes or channels.
+
+It sizes the cache, runs one step at a time and reports it. Messages and the life of the process
+are ``process``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from hookserve.hookspecs import Host
+
+from .executor import Executor
+from .kv_cache_size import choose_num_blocks
+from .messages import AddRequest, Ready, RequestOutput, StepOutputs
+from .request import Request
+from .sampling_params import SamplingParams
+from .scheduler import Scheduler
+from .vllm_config import VllmConfig
+
+logger = logging.getLogger(__name__)
+
+WARM_UP_TOKENS = 64
+"""Prompt tokens of the warm-up: enough to learn what a token costs, few enough to be quick."""
+
+
+class StepClock:
+    """What steps cost: a base for every step, and a slope over its tokens.
+
+    The estimate is for telling a long step from a stall, so it errs on the long side.
+    """
+
+    _KEEP = 0.8
+    _MANY_TOKENS = 32
+
+    def __init__(self) -> None:
+        self.base_s = 0.0
+        self.token_s = 0.0
+
+    def record(self, num_tokens: int, seconds: float) -> None:
+        if num_tokens >= self._MANY_TOKENS:
+            self.token_s = self._blend(self.token_s, seconds / num_tokens)
+        else:
+            self.base_s = self._blend(self.base_s, seconds)
+
+    def _blend(self, old: float, new: float) -> float:
+        return new if new > old else self._KEEP * old + (1.0 - self._KEEP) * new
+
+    def estimate(self, num_tokens: int) -> float:
+        return self.base_s + self.token_s * num_tokens
+
+
+class EngineCore:
+    def __init__(self, vllm_config: VllmConfig, host: Host) -> None:
+        """Load the model and allocate the cache; the engine can step afterwards.
+
+        Raises:
+            HookserveError, hookserve.hookspecs.HostError: with a sentence for the operator.
+        """
+        self.vllm_config = vllm_config
+        self.host = host
+        self.clock = StepClock()
+        self.num_steps = 0
+        self._refusals: list[RequestOutput] = []
+        self._changed = False
+        started = time.monotonic()
+        self.executor = self._make_executor()
+        self.kv_cache_bytes, self.kv_cache_reason = self._initialize_cache()
+        self.load_s = time.monotonic() - started
+        self.warmup_s = 0.0
+
+    def _make_executor(self) -> Executor:
+        name = self.vllm_config.parallel_config.distributed_executor_backend
+        executor_cls = self.host.registry("executor").resolve(name)
+        claim = self.host.registry("executor").get(name)
+        with self.host.enter(claim.owner if claim is not None else None):
+            executor: Executor = executor_cls(self.vllm_config)
+        return executor
+
+    def _initialize_cache(self) -> tuple[int, str]:
+        """Size and allocate the KV cache, and make the scheduler for it; bytes and the reason."""
+        config = self.vllm_config
+        spec = self.executor.get_kv_cache_spec()
+        block_bytes = sum(layer.page_size_bytes for layer in spec.values())
+        free_bytes = self.executor.determine_available_memory()
+        num_blocks, reason = choose_num_blocks(
+            config,
+            block_bytes=block_bytes,
+            free_bytes=free_bytes,
+            free_reason=f"{free_bytes / 2**30:.2f} GiB are free",
+        )
+        block_size = config.cache_config.block_size
+        self.executor.initialize_cache(num_blocks)
+        self.scheduler = Scheduler(config, num_blocks, block_size)
+        if num_blocks * block_size < config.model_config.max_model_len:
+            logger.warning(
+                "The KV cache holds %d tokens, fewer than one sequence of max_model_len %d may "
+                "have; sequences end at what it holds. %s.",
+                num_blocks * block_size,
+                config.model_config.max_model_len,
+                reason,
+            )
+        return num_blocks * block_bytes, reason
+
+    def warm_up(self) -> None:
+        """Run one short request through everything, so that the first real one finds all made."""
+        started = time.monotonic()
+        config = self.vllm_config
+        length = min(WARM_UP_TOKENS, self.scheduler.max_num_tokens - 2)
+        request = AddRequest(
+            "warm-up",
+            [1 % config.model_config.vocab_size] * max(1, length),
+            SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True),
+            arrival_time=time.time(),
+        )
+        self.add_request(request)
+        while self.has_work():
+            self.step()
+        self.scheduler.reset_prefix_cache()
+        self.scheduler.make_stats(self.num_steps)
+        self._refusals.clear()
+        self.warmup_s = time.monotonic() - started
+
+    def ready(self) -> Ready:
+        facts = self.executor.describe()
+        blocks = self.scheduler.kv_cache.pool.num_blocks
+        return Ready(
+            num_gpu_blocks=blocks,
+            block_size=self.scheduler.kv_cache.block_size,
+            kv_cache_bytes=self.kv_cache_bytes,
+            kv_cache_reason=self.kv_cache_reason,
+            num_threads=int(facts.pop("num_threads", 0)),
+            threads_reason=str(facts.pop("threads_reason", "")),
+            load_s=self.load_s,
+            warmup_s=self.warmup_s,
+            model_info=facts,
+        )
+
+    # -- requests come and go -------------------------------------------------------------------
+
+    def add_request(self, message: AddRequest) -> None:
+        """Queue a request; one that can never run is refused in the next report."""
+        self._changed = True
+        try:
+            request = Request(message, time.monotonic())
+        except OverflowError:
+            refusal: RequestOutput | None = RequestOutput(
+                message.request_id,
+                finish_reason="error",
+                error="The prompt has a token id that is outside of the vocabulary.",
+            )
+        else:
+            refusal = self.scheduler.add_request(request)
+        if refusal is not None:
+            self._refusals.append(refusal)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        self._changed = True
+        self.scheduler.finish_requests(request_ids, "abort")
+
+    def finish_request(self, request_id: str, reason: str) -> None:
+        self._changed = True
+        self.scheduler.finish_requests(request_id, reason)
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_unfinished_requests()
+
+    def collective_rpc(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Call a public method of every worker.
+
+        Raises:
+            AttributeError: for a name that starts with an underscore, or that no worker has.
+        """
+        if method.startswith("_"):
+            raise AttributeError(f"{method} is not a public method of the workers")
+        return self.executor.collective_rpc(method, tuple(args), kwargs)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def step(self) -> StepOutputs:
+        """Schedule, compute, take in the tokens, report."""
+        started = time.monotonic()
+        scheduled = self.scheduler.schedule()
+        assert scheduled.total_num_scheduled_tokens or not self.has_work(), "nobody was scheduled"
+        result = self.executor.execute_model(scheduled)
+        outputs = self.scheduler.update_from_output(scheduled, result)
+        self.num_steps += 1
+        self.clock.record(scheduled.total_num_scheduled_tokens, time.monotonic() - started)
+        return self._report(outputs)
+
+    def report_idle(self) -> StepOutputs | None:
+        """What must be said without a step: refusals, and gauges that fell by aborts."""
+        return self._report([]) if self._changed else None
+
+    def _report(self, outputs: list[RequestOutput]) -> StepOutputs:
+        refusals, self._refusals = self._refusals, []
+        self._changed = False
+        budget = self.scheduler.max_num_batched_tokens
+        pending = self.scheduler.num_pending_tokens() if self.has_work() else budget
+        return StepOutputs(
+            step=self.num_steps,
+            outputs=refusals + outputs,
+            scheduler_stats=self.scheduler.make_stats(self.num_steps),
+            next_step_estimate_s=self.clock.estimate(min(budget, pending)),
+        )
+
+    def shutdown(self) -> None:
+        self.executor.shutdown()

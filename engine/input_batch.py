@@ -1,0 +1,76 @@
+"""``InputBatch``: the worker's state of live requests, one fixed row for each.
+
+Rows live in preallocated arrays, so that a step is prepared by a few array operations over the
+rows that take part, whatever their length. Which requests take part is the scheduler's decision;
+what the model does with the arrays is the model runner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from .sampling_params import SamplingParams
+
+
+class InputBatch:
+    """Arrays with a row for each slot. A request keeps its slot until it ends or is preempted."""
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        max_blocks = -(-max_model_len // block_size)
+        # numpy's zeros are pages that the kernel maps when they are first written.
+        self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
+        self.block_table_np = np.zeros((max_num_seqs, max_blocks), dtype=np.int64)
+        self.block_table = torch.from_numpy(self.block_table_np)
+        self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
+        self.num_computed_tokens = np.zeros(max_num_seqs, dtype=np.int64)
+        self.num_blocks = [0] * max_num_seqs
+        self.slots: dict[str, int] = {}
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+
+    def add(self, req_id: str, token_ids: Sequence[int], block_ids: Sequence[int]) -> int:
+        """Give the request a slot and fill its row; the slot."""
+        assert req_id not in self.slots, req_id
+        slot = self._free_slots.pop()
+        self.slots[req_id] = slot
+        self.token_ids[slot, : len(token_ids)] = token_ids
+        self.num_tokens[slot] = len(token_ids)
+        self.append_blocks(slot, block_ids)
+        return slot
+
+    def append_blocks(self, slot: int, block_ids: Sequence[int]) -> None:
+        start = self.num_blocks[slot]
+        end = start + len(block_ids)
+        self.block_table_np[slot, start:end] = block_ids
+        self.num_blocks[slot] = end
+
+    def remove(self, req_id: str) -> None:
+        """Free the request's slot, if it has one."""
+        slot = self.slots.pop(req_id, None)
+        if slot is None:
+            return
+        self.block_table_np[slot, : self.num_blocks[slot]] = 0
+        self.num_blocks[slot] = 0
+        self.num_tokens[slot] = 0
+        self.num_computed_tokens[slot] = 0
+        self._free_slots.append(slot)
+
+    def append_tokens(self, slots: np.ndarray, token_ids: np.ndarray) -> None:
+        """One new token for each of the slots; a token behind the context's end is not kept."""
+        ends = self.num_tokens[slots]
+        fits = ends < self.token_ids.shape[1]
+        self.token_ids[slots[fits], ends[fits]] = token_ids[fits]
+        self.num_tokens[slots] = ends + fits
+
+
+class RequestState:
+    """What the worker keeps of a request from its first step to its end, preemptions included."""
+
+    __slots__ = ("generator", "params")
+
+    def __init__(self, params: SamplingParams, generator: torch.Generator) -> None:
+        self.params = params
+        self.generator = generator

@@ -1,0 +1,263 @@
+"""``ModelRunner``: one step of the model over a batch, from the scheduler's choice to tokens.
+
+It keeps the rows of live requests (``input_batch``), builds the attention metadata, runs the
+model under the forward context and samples. Where weights come from is the loader's, how tokens
+are drawn the sampler's, what attention does with the metadata is ``ops``'.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
+
+from .errors import EX_SOFTWARE, ConfigError, HookserveError
+from .input_batch import InputBatch, RequestState
+from .sampler import Sampler, SamplingMetadata
+from .step import ModelRunnerOutput, SchedulerOutput
+from .vllm_config import VllmConfig
+
+if TYPE_CHECKING:
+    from hookserve.ops.kv_cache_spec import FullAttentionSpec
+
+
+class ModelError(HookserveError):
+    """The model's own code raised; the message names its class and what it raised."""
+
+    exit_code = EX_SOFTWARE
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """The arrays of one step; rows are the requests that take part, decoding ones first."""
+
+    req_ids: list[str]
+    slots: np.ndarray
+    """[rows] int64."""
+    input_ids: torch.Tensor
+    """[tokens] int64."""
+    positions: torch.Tensor
+    """[tokens] int64."""
+    attn_metadata: AttentionMetadata
+    sampled_rows: np.ndarray
+    """[sampled] int64: rows whose last known token is in the step, so that a token follows."""
+    last_token_indices: torch.Tensor
+    """[sampled] int64: that token's place in ``input_ids``."""
+
+
+class ModelRunner:
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        self.vllm_config = vllm_config
+        self.device = device
+        self.block_size = vllm_config.cache_config.block_size
+        self.sampler = Sampler()
+        self.requests: dict[str, RequestState] = {}
+        self.input_batch = InputBatch(
+            vllm_config.scheduler_config.max_num_seqs,
+            vllm_config.model_config.max_model_len,
+            self.block_size,
+        )
+        # Requests without a seed get one from here: reproducible, and like the others theirs alone.
+        self._seeds = torch.Generator().manual_seed(vllm_config.model_config.seed)
+        self.model: Any = None
+        self.kv_caches: dict[str, torch.Tensor] = {}
+
+    # -- once -----------------------------------------------------------------------------------
+
+    def load_model(self) -> None:
+        """Build the model and load its weights.
+
+        Raises:
+            ModelFileError, UnknownArchitectureError, hookserve.hookspecs.PluginError
+        """
+        from .model_loader import get_model_loader
+
+        loader = get_model_loader(self.vllm_config)
+        self.model = loader.load_model(
+            vllm_config=self.vllm_config, model_config=self.vllm_config.model_config
+        )
+
+    def attention_layers(self) -> dict[str, Any]:
+        return self.vllm_config.compilation_config.static_forward_context
+
+    def get_kv_cache_spec(self) -> dict[str, FullAttentionSpec]:
+        """What each attention layer, by its prefix, wants to keep of each token."""
+        return {
+            name: layer.get_kv_cache_spec(self.vllm_config)
+            for name, layer in self.attention_layers().items()
+        }
+
+    def initialize_kv_cache(self, num_blocks: int) -> None:
+        """Allocate the cache and give each attention layer its tensor.
+
+        Args:
+            num_blocks: blocks for requests; one more, number 0, pads tables and stays zero.
+        """
+        for name, spec in self.get_kv_cache_spec().items():
+            layer = self.attention_layers()[name]
+            shape = layer.kv_cache_shape(num_blocks + 1, self.block_size)
+            tensor = allocate_lazily(shape, spec.dtype, self.device)
+            layer.bind_kv_cache(tensor)
+            self.kv_caches[name] = tensor
+
+    # -- every step -----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute the scheduled tokens, and sample one token wherever a sequence's end is reached.
+
+        Raises:
+            ModelError: the model raised; the engine cannot go on.
+        """
+        self._update_states(scheduler_output)
+        if not scheduler_output.total_num_scheduled_tokens:
+            return ModelRunnerOutput()
+        inputs = self._prepare_inputs(scheduler_output)
+        logits = self._run_model(inputs)
+        return self._sample(inputs, logits)
+
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
+        """Let the rows follow the scheduler: ended, preempted, new, resumed and grown requests."""
+        batch = self.input_batch
+        if scheduler_output.new_block_ids_to_zero:
+            for tensor in self.kv_caches.values():
+                tensor[scheduler_output.new_block_ids_to_zero] = 0
+        for req_id in scheduler_output.finished_req_ids:
+            batch.remove(req_id)
+            self.requests.pop(req_id, None)
+        for req_id in scheduler_output.preempted_req_ids:
+            batch.remove(req_id)
+        for new in scheduler_output.scheduled_new_reqs:
+            generator = self._make_generator(new.sampling_params.seed)
+            self.requests[new.req_id] = RequestState(new.sampling_params, generator)
+            slot = batch.add(new.req_id, new.prompt_token_ids, new.block_ids)
+            batch.num_computed_tokens[slot] = new.num_computed_tokens
+        cached = scheduler_output.scheduled_cached_reqs
+        for req_id, token_ids in cached.all_token_ids.items():
+            batch.add(req_id, token_ids, [])
+        for req_id, block_ids in cached.new_block_ids.items():
+            batch.append_blocks(batch.slots[req_id], block_ids)
+        slots = [batch.slots[req_id] for req_id in cached.req_ids]
+        batch.num_computed_tokens[slots] = cached.num_computed_tokens
+
+    def _make_generator(self, seed: int | None) -> torch.Generator:
+        if seed is None:
+            seed = int(torch.randint(0, 2**63 - 1, (), generator=self._seeds))
+        return torch.Generator().manual_seed(seed)
+
+    def _prepare_inputs(self, scheduler_output: SchedulerOutput) -> StepInputs:
+        """Lay the scheduled tokens out flat, request after request."""
+        batch = self.input_batch
+        scheduled = scheduler_output.num_scheduled_tokens
+        # Attention treats requests with one token apart from chunks, so they come first.
+        req_ids = [r for r, n in scheduled.items() if n == 1]
+        num_decodes = len(req_ids)
+        req_ids += [r for r, n in scheduled.items() if n > 1]
+        slots = np.array([batch.slots[r] for r in req_ids], dtype=np.int64)
+        counts = np.array([scheduled[r] for r in req_ids], dtype=np.int64)
+        starts = batch.num_computed_tokens[slots]
+        seq_lens = starts + counts
+        query_ends = counts.cumsum()
+        # [tokens]: the row's slot, and the position, of every token of the step.
+        token_slots = np.repeat(slots, counts)
+        positions = np.arange(query_ends[-1]) + np.repeat(seq_lens - query_ends, counts)
+        blocks = batch.block_table_np[token_slots, positions // self.block_size]
+        slot_mapping = blocks * self.block_size + positions % self.block_size
+        sampled_rows = (seq_lens == batch.num_tokens[slots]).nonzero()[0]
+        metadata = AttentionMetadata(
+            num_reqs=len(req_ids),
+            num_tokens=int(query_ends[-1]),
+            num_decode_reqs=num_decodes,
+            query_start_loc=[0, *query_ends.tolist()],
+            seq_lens=seq_lens.tolist(),
+            block_tables=self._block_tables(slots, int(seq_lens.max())),
+            slot_mapping=self._to_device(slot_mapping),
+            block_size=self.block_size,
+        )
+        return StepInputs(
+            req_ids=req_ids,
+            slots=slots,
+            input_ids=self._to_device(batch.token_ids[token_slots, positions].astype(np.int64)),
+            positions=self._to_device(positions),
+            attn_metadata=metadata,
+            sampled_rows=sampled_rows,
+            last_token_indices=self._to_device(query_ends[sampled_rows] - 1),
+        )
+
+    def _block_tables(self, slots: np.ndarray, max_seq_len: int) -> torch.Tensor:
+        """[rows, blocks of the longest request] int64; shorter rows end in zeros."""
+        max_blocks = -(-max_seq_len // self.block_size)
+        return self._to_device(self.input_batch.block_table_np[slots, :max_blocks])
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _run_model(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Logits of the rows that are sampled, [sampled, vocab]; ``None`` if there are none."""
+        context = ForwardContext(attn_metadata=inputs.attn_metadata, layers=self.attention_layers())
+        try:
+            with set_forward_context(context):
+                hidden = self.model(input_ids=inputs.input_ids, positions=inputs.positions)
+                if not len(inputs.sampled_rows):
+                    return None
+                if len(inputs.sampled_rows) < len(hidden):
+                    hidden = hidden[inputs.last_token_indices]
+                logits: torch.Tensor = self.model.compute_logits(hidden)
+        except Exception as error:
+            kind = type(self.model)
+            raise ModelError(
+                f"{kind.__module__}.{kind.__qualname__} raised {type(error).__name__}: {error}"
+            ) from error
+        if logits is None or logits.shape[0] != len(inputs.sampled_rows):
+            got = None if logits is None else tuple(logits.shape)
+            raise ModelError(
+                f"compute_logits of {type(self.model).__qualname__} gave {got}; expected "
+                f"[{len(inputs.sampled_rows)}, vocabulary]"
+            )
+        return logits
+
+    def _sample(self, inputs: StepInputs, logits: torch.Tensor | None) -> ModelRunnerOutput:
+        output = ModelRunnerOutput(inputs.req_ids, [[] for _ in inputs.req_ids])
+        if logits is None:
+            return output
+        rows = inputs.sampled_rows.tolist()
+        states = [self.requests[inputs.req_ids[row]] for row in rows]
+        metadata = SamplingMetadata.from_params(
+            [state.params for state in states], [state.generator for state in states]
+        )
+        sampled = self.sampler.forward(logits, metadata)
+        token_ids = sampled.sampled_token_ids[:, 0].cpu().numpy()
+        self.input_batch.append_tokens(inputs.slots[inputs.sampled_rows], token_ids)
+        for row, token_id in zip(rows, token_ids.tolist(), strict=True):
+            output.sampled_token_ids[row] = [token_id]
+        for index, message in sampled.errors.items():
+            output.errors[inputs.req_ids[rows[index]]] = message
+        return output
+
+
+def allocate_lazily(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Zeros. On a CPU the kernel maps each page when it is first written, so that a cache that
+    is not used takes no memory.
+
+    Raises:
+        ConfigError: there is not so much memory.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    count = int(np.prod(shape))
+    num_bytes = max(1, count * dtype.itemsize)
+    try:
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot reserve {num_bytes} bytes for a layer's KV cache ({error}); "
+            "use a smaller --kv-cache-memory-bytes"
+        ) from error
+    return torch.frombuffer(memory, dtype=dtype, count=count).reshape(shape)

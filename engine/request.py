@@ -1,0 +1,141 @@
+"""``Request``: one sequence in the engine, with all arithmetic over its tokens.
+
+Schedulers ask it what is left to compute; nobody else adds up lengths. Which blocks it may have is
+``kv_cache``'s to decide, when it runs is ``scheduler``'s.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from array import array
+
+from .messages import AddRequest
+
+
+class RequestStatus(enum.Enum):
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    """Waiting again; its blocks were taken and its tokens will be computed anew."""
+    FINISHED = enum.auto()
+
+
+class Request:
+    """Prompt and output in one growing array; counters say how far the computation is.
+
+    ``num_computed_tokens`` counts tokens whose keys and values are in the cache, or will be when
+    the step that is under way ends.
+    """
+
+    __slots__ = (
+        "arrival_ts",
+        "block_hashes",
+        "block_ids",
+        "eos_ids",
+        "finish_reason",
+        "is_resumed",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_registered_blocks",
+        "params",
+        "prefix_root",
+        "queued_s",
+        "request_id",
+        "status",
+        "stop_ids",
+        "token_ids",
+    )
+
+    def __init__(self, message: AddRequest, arrival_ts: float) -> None:
+        """
+        Args:
+            message: as it came from the front.
+            arrival_ts: ``time.monotonic()`` at which it reached the engine.
+
+        Raises:
+            OverflowError: a token id that is no 32-bit number.
+        """
+        self.request_id = message.request_id
+        self.params = message.params
+        self.arrival_ts = arrival_ts
+        self.token_ids = array("i", message.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens found in the prefix cache at the first admission."""
+        self.num_preemptions = 0
+        self.is_resumed = False
+        """Admitted again after a preemption, and the workers were not told yet."""
+        self.queued_s: float | None = None
+        self.status = RequestStatus.WAITING
+        self.finish_reason: str | None = None
+        self.block_ids: list[int] = []
+        self.num_registered_blocks = 0
+        """How many of ``block_ids``, from the first on, the prefix cache knows."""
+        self.block_hashes: list[bytes] = []
+        salt = (message.cache_salt or "").encode("utf-8", "surrogatepass")
+        self.prefix_root = hashlib.sha256(b"prefix:" + salt).digest()
+        self.stop_ids = frozenset(message.params.stop_token_ids)
+        ignored = message.params.ignore_eos
+        self.eos_ids = frozenset(() if ignored else message.params.eos_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens that are known but not computed; 1 while decoding."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next step computes just its newest token."""
+        return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def num_prompt_tokens_in(self, start: int, count: int) -> int:
+        """How many of the ``count`` tokens from position ``start`` on belong to the prompt."""
+        return max(0, min(start + count, self.num_prompt_tokens) - start)
+
+    def append_token(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :].tolist()
+
+    def hash_full_blocks(self, block_size: int) -> list[bytes]:
+        """One chained digest for each full block of known tokens; only new blocks are hashed.
+
+        A digest covers the salt and every token before and in the block, so equal digests mean
+        equal keys and values.
+        """
+        hashes = self.block_hashes
+        full = self.num_tokens // block_size
+        if len(hashes) < full:
+            previous = hashes[-1] if hashes else self.prefix_root
+            with memoryview(self.token_ids) as tokens:
+                for index in range(len(hashes), full):
+                    digest = hashlib.sha256(previous)
+                    with tokens[index * block_size : (index + 1) * block_size] as block:
+                        digest.update(block)
+                    previous = digest.digest()
+                    hashes.append(previous)
+        return hashes
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.name}, {self.num_computed_tokens} of "
+            f"{self.num_tokens} tokens computed, {self.num_prompt_tokens} in the prompt)"
+        )

@@ -1,0 +1,389 @@
+"""``Scheduler``: which tokens of which requests the next step computes.
+
+Every step has one budget of tokens. Decoding requests get one token each first; what is left
+goes to chunks of prompts. Blocks are ``kv_cache``'s, what a token means for its request is
+``output``'s, running the step is the executor's.
+
+A request waits until all blocks of its prompt are free. When a decoding request finds no block,
+the request admitted last is preempted: its blocks are taken, and it is computed anew later,
+mostly from the prefix cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from .errors import ConfigError
+from .kv_cache import KVCacheManager
+from .messages import RequestOutput, SchedulerStats
+from .output import find_stop
+from .request import Request, RequestStatus
+from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from .vllm_config import VllmConfig
+
+
+class StepCounts:
+    """What happened since the last report; every field is a count."""
+
+    __slots__ = ("cache_hits", "cache_queries", "generation_tokens", "preempted", "prompt_tokens")
+
+    def __init__(self) -> None:
+        self.cache_hits = 0
+        self.cache_queries = 0
+        self.generation_tokens = 0
+        self.preempted = 0
+        self.prompt_tokens = 0
+
+
+class Scheduler:
+    """Continuous batching over a paged cache. ``schedule`` and ``update_from_output`` alternate."""
+
+    mixed_prompt_tokens = 512
+    """Prompt tokens of a step that also decodes: bounds how long one step keeps decoding requests
+    waiting for their next token."""
+    lookahead = 32
+    """Waiting requests considered for a step, so that a short prompt passes a long one."""
+
+    def __init__(self, vllm_config: VllmConfig, num_blocks: int, block_size: int) -> None:
+        """
+        Args:
+            vllm_config: limits, and whether prefixes are cached.
+            num_blocks: blocks of the cache.
+            block_size: tokens a block.
+        """
+        config = vllm_config.scheduler_config
+        self.max_num_seqs = config.max_num_seqs
+        self.max_num_batched_tokens = config.max_num_batched_tokens
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is less than max_num_seqs "
+                f"{self.max_num_seqs}: each running request needs a token of every step"
+            )
+        self.vocab_size = vllm_config.model_config.vocab_size
+        self.max_model_len = vllm_config.model_config.max_model_len
+        self.kv_cache = KVCacheManager(
+            num_blocks,
+            block_size,
+            enable_prefix_caching=vllm_config.cache_config.enable_prefix_caching,
+        )
+        # The last token of a request is never computed, so it needs no place in the cache.
+        self.max_num_tokens = min(self.max_model_len, self.kv_cache.num_tokens_capacity + 1)
+        self.requests: dict[str, Request] = {}
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.finished_req_ids: set[str] = set()
+        self.known_req_ids: set[str] = set()
+        """Requests that the workers have state for."""
+        self.block_ids_to_zero: list[int] = []
+        """Blocks of failed requests: what is not a number there would spoil their next owner."""
+        self.counts = StepCounts()
+
+    # -- requests come and go -------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> RequestOutput | None:
+        """Queue the request, or return at once the refusal of one that can never run."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return RequestOutput(request.request_id, finish_reason="error", error=refusal)
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+        return None
+
+    def _refusal(self, request: Request) -> str | None:
+        """Why the request can never run, in one sentence for the client; ``None``: it can."""
+        count = request.num_prompt_tokens
+        if request.request_id in self.requests:
+            return f"Request id {request.request_id} is in use."
+        if count == 0:
+            return "The prompt has no tokens."
+        lowest, highest = min(request.token_ids), max(request.token_ids)
+        if lowest < 0 or highest >= self.vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            return f"Token id {wrong} is outside of the vocabulary (0 to {self.vocab_size - 1})."
+        if count >= self.max_model_len:
+            return (
+                f"The prompt has {count} tokens, and the context of {self.max_model_len} tokens "
+                "must hold at least one more."
+            )
+        if count >= self.max_num_tokens:
+            return (
+                f"The prompt has {count} tokens and can never fit: the KV cache holds "
+                f"{self.kv_cache.num_tokens_capacity} tokens."
+            )
+        return None
+
+    def finish_requests(self, request_ids: str | Iterable[str], reason: str) -> list[Request]:
+        """End requests and take their blocks back; ids that are not known are passed over,
+        because an end from outside may cross with the engine's own.
+
+        Args:
+            request_ids: one id or several.
+            reason: the finish reason, such as ``"abort"``.
+        """
+        ids = [request_ids] if isinstance(request_ids, str) else request_ids
+        ended = []
+        for request_id in ids:
+            request = self.requests.get(request_id)
+            if request is not None:
+                self._end(request, reason)
+                ended.append(request)
+        return ended
+
+    def _end(self, request: Request, reason: str) -> None:
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        if reason == "error":
+            self.block_ids_to_zero += self.kv_cache.free_spoiled(request)
+        else:
+            self.kv_cache.free(request)
+        del self.requests[request.request_id]
+        if request.request_id in self.known_req_ids:
+            self.known_req_ids.discard(request.request_id)
+            self.finished_req_ids.add(request.request_id)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.requests)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests)
+
+    # -- one step -------------------------------------------------------------------------------
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose the tokens of the next step and give their requests blocks."""
+        output = SchedulerOutput()
+        self._schedule_decodes(output)
+        self._schedule_prompts(output)
+        self._after_schedule(output)
+        return output
+
+    def _schedule_decodes(self, output: SchedulerOutput) -> None:
+        """One token for each decoding request, in the order of their admission."""
+        for request in list(self.running):
+            if request.status is not RequestStatus.RUNNING or not request.is_decoding:
+                continue
+            added = self.kv_cache.extend(request)
+            while added is None:
+                victim = self._select_victim()
+                self._preempt(victim, output)
+                if victim is request:
+                    break
+                added = self.kv_cache.extend(request)
+            if added is not None:
+                self._give(request, 1, added, output)
+
+    def _select_victim(self) -> Request:
+        return self.running[-1]
+
+    def _preempt(self, request: Request, output: SchedulerOutput) -> None:
+        assert request.request_id not in output.num_scheduled_tokens, request
+        self.running.remove(request)
+        self.kv_cache.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.waiting.appendleft(request)
+        output.preempted_req_ids.add(request.request_id)
+        self.counts.preempted += 1
+
+    def _schedule_prompts(self, output: SchedulerOutput) -> None:
+        """Chunks of prompts: half of the budget is the oldest's, the rest goes to what ends
+        soonest. So a long prompt moves in every step, and short ones pass it."""
+        budget = self._prompt_budget(output)
+        candidates = self._prompt_candidates(output)
+        if budget <= 0 or not candidates:
+            return
+        oldest, *others = candidates
+        others.sort(key=lambda request: request.num_uncomputed_tokens)
+        share = budget if not others else max(1, budget // 2)
+        blocked = not self._admit(oldest)
+        if not blocked:
+            budget -= self._give_chunk(oldest, share, output)
+        for request in others:
+            if budget <= 0:
+                return
+            if request.status is not RequestStatus.RUNNING and (
+                blocked or not self._admit(request)
+            ):
+                # Whoever came first must not be passed by all that are smaller.
+                blocked = True
+                continue
+            budget -= self._give_chunk(request, budget, output)
+        if budget > 0 and oldest.status is RequestStatus.RUNNING:
+            self._give_chunk(oldest, budget, output)
+
+    def _prompt_budget(self, output: SchedulerOutput) -> int:
+        num_decodes = len(output.num_scheduled_tokens)
+        left = self.max_num_batched_tokens - num_decodes
+        return min(left, self.mixed_prompt_tokens) if num_decodes else left
+
+    def _prompt_candidates(self, output: SchedulerOutput) -> list[Request]:
+        """Running requests with a prompt to compute, then waiting ones, oldest first."""
+        running = [r for r in self.running if r.request_id not in output.num_scheduled_tokens]
+        # Without this, a step that took blocks away would give them back at once.
+        places = 0 if output.preempted_req_ids else self.max_num_seqs - len(self.running)
+        return running + list(islice(self.waiting, min(places, self.lookahead)))
+
+    def _admit(self, request: Request) -> bool:
+        """Make the request a running one if its blocks are free; true if it runs already."""
+        if request.status is RequestStatus.RUNNING:
+            return True
+        if not self.kv_cache.admit(request, spare_blocks=len(self.running)):
+            return False
+        if request.status is RequestStatus.WAITING:
+            request.num_cached_tokens = request.num_computed_tokens
+            request.queued_s = time.monotonic() - request.arrival_ts
+            if self.kv_cache.enable_prefix_caching:
+                self.counts.cache_queries += request.num_tokens
+                self.counts.cache_hits += request.num_computed_tokens
+        request.is_resumed = request.request_id in self.known_req_ids
+        self.waiting.remove(request)
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        return True
+
+    def _give_chunk(self, request: Request, limit: int, output: SchedulerOutput) -> int:
+        """Schedule up to ``limit`` more tokens of the request; the number that it took."""
+        given = output.num_scheduled_tokens.get(request.request_id, 0)
+        count = min(limit, request.num_uncomputed_tokens - given)
+        if count <= 0:
+            return 0
+        if given:
+            output.num_scheduled_tokens[request.request_id] = given + count
+        else:
+            self._give(request, count, [], output)
+        return count
+
+    def _give(
+        self, request: Request, count: int, added: list[int], output: SchedulerOutput
+    ) -> None:
+        """Enter the request into the step; its state in the workers is new, resumed or known."""
+        request_id = request.request_id
+        output.num_scheduled_tokens[request_id] = count
+        if request_id not in self.known_req_ids:
+            output.scheduled_new_reqs.append(
+                NewRequestData(
+                    request_id,
+                    request.token_ids,
+                    request.params,
+                    list(request.block_ids),
+                    request.num_computed_tokens,
+                )
+            )
+            self.known_req_ids.add(request_id)
+            return
+        cached = output.scheduled_cached_reqs
+        cached.req_ids.append(request_id)
+        cached.num_computed_tokens.append(request.num_computed_tokens)
+        if request.is_resumed:
+            cached.all_token_ids[request_id] = request.token_ids
+            cached.new_block_ids[request_id] = list(request.block_ids)
+            request.is_resumed = False
+        elif added:
+            cached.new_block_ids[request_id] = added
+
+    def _after_schedule(self, output: SchedulerOutput) -> None:
+        for request_id, count in output.num_scheduled_tokens.items():
+            request = self.requests[request_id]
+            start = request.num_computed_tokens
+            if request.num_preemptions == 0:
+                self.counts.prompt_tokens += request.num_prompt_tokens_in(start, count)
+            request.num_computed_tokens = start + count
+            self.kv_cache.register_computed(request)
+        output.total_num_scheduled_tokens = sum(output.num_scheduled_tokens.values())
+        output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
+        output.new_block_ids_to_zero, self.block_ids_to_zero = self.block_ids_to_zero, []
+
+    # -- after the step -------------------------------------------------------------------------
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> list[RequestOutput]:
+        """Take in the sampled tokens, and end the requests for which they were the last."""
+        outputs = []
+        errors = model_runner_output.errors
+        for request_id, token_ids in zip(
+            model_runner_output.req_ids, model_runner_output.sampled_token_ids, strict=True
+        ):
+            request = self.requests.get(request_id)
+            if request is None:
+                continue
+            if request_id in errors:
+                self._end(request, "error")
+                outputs.append(
+                    RequestOutput(request_id, finish_reason="error", error=errors[request_id])
+                )
+            elif token_ids:
+                outputs.append(self._take_tokens(request, token_ids))
+        return outputs
+
+    def _take_tokens(self, request: Request, token_ids: list[int]) -> RequestOutput:
+        """Append tokens up to the one that ends the request."""
+        is_first = request.num_output_tokens == 0
+        stop = None
+        taken = []
+        for token_id in token_ids:
+            request.append_token(token_id)
+            taken.append(token_id)
+            stop = find_stop(request, self.max_num_tokens)
+            if stop is not None:
+                self._end(request, stop.finish_reason)
+                break
+        self.counts.generation_tokens += len(taken)
+        return RequestOutput(
+            request.request_id,
+            taken,
+            finish_reason=stop.finish_reason if stop else None,
+            stop_reason=stop.stop_reason if stop else None,
+            num_cached_tokens=request.num_cached_tokens if is_first else 0,
+            queued_s=request.queued_s if is_first else None,
+            num_preemptions=request.num_preemptions,
+        )
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def num_pending_tokens(self) -> int:
+        """Known tokens that no step has computed yet, of requests that the next step may take."""
+        waiting = islice(self.waiting, self.lookahead)
+        return sum(r.num_uncomputed_tokens for r in (*self.running, *waiting))
+
+    def make_stats(self, step_counter: int) -> SchedulerStats:
+        """Gauges now, and counts since the last call."""
+        counts, self.counts = self.counts, StepCounts()
+        return SchedulerStats(
+            num_running_reqs=len(self.running),
+            num_waiting_reqs=len(self.waiting),
+            kv_cache_usage=self.kv_cache.usage,
+            step_counter=step_counter,
+            num_preempted_reqs=counts.preempted,
+            num_prompt_tokens=counts.prompt_tokens,
+            num_generation_tokens=counts.generation_tokens,
+            prefix_cache_queries=counts.cache_queries,
+            prefix_cache_hits=counts.cache_hits,
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; running requests keep their blocks."""
+        self.kv_cache.pool.forget_all()
+
+    def check_integrity(self) -> None:
+        """Raise ``AssertionError`` if requests, queues and blocks disagree. For idle time and
+        tests; takes time that grows with the cache."""
+        listed = [*self.running, *self.waiting]
+        assert len(listed) == len(self.requests), "a request is in two queues or in none"
+        assert all(self.requests.get(r.request_id) is r for r in listed)
+        assert len(self.running) <= self.max_num_seqs
+        for request in listed:
+            if request.status is RequestStatus.RUNNING:
+                needed = self.kv_cache.num_blocks_for(request.num_computed_tokens)
+                assert len(request.block_ids) >= needed, request
+            else:
+                assert not request.block_ids and not request.num_computed_tokens, request
+        self.kv_cache.check_integrity(listed)

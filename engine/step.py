@@ -1,0 +1,64 @@
+"""The data of one step: what the scheduler hands to the workers, and what comes back.
+
+Plain data with the ecosystem's names. Who fills what: the scheduler all of ``SchedulerOutput``,
+the model runner all of ``ModelRunnerOutput``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class NewRequestData:
+    """A request that the workers see for the first time."""
+
+    req_id: str
+    prompt_token_ids: Sequence[int]
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    num_computed_tokens: int
+    """Tokens whose keys and values are in the cache before this step."""
+
+
+@dataclass(slots=True)
+class CachedRequestData:
+    """Requests that the workers know, as parallel lists."""
+
+    req_ids: list[str] = field(default_factory=list)
+    num_computed_tokens: list[int] = field(default_factory=list)
+    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    """Blocks added in this step; for a resumed request all of its blocks."""
+    all_token_ids: dict[str, array[int]] = field(default_factory=dict)
+    """Resumed requests only: prompt and output so far."""
+
+    @property
+    def resumed_req_ids(self) -> set[str]:
+        return set(self.all_token_ids)
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
+    scheduled_cached_reqs: CachedRequestData = field(default_factory=CachedRequestData)
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    """Tokens to compute in this step, decoding requests first."""
+    total_num_scheduled_tokens: int = 0
+    finished_req_ids: set[str] = field(default_factory=set)
+    """Ended since the last step, however they ended: forget them."""
+    preempted_req_ids: set[str] = field(default_factory=set)
+    new_block_ids_to_zero: list[int] = field(default_factory=list)
+    """Blocks to clear before the step."""
+
+
+@dataclass(slots=True)
+class ModelRunnerOutput:
+    req_ids: list[str] = field(default_factory=list)
+    sampled_token_ids: list[list[int]] = field(default_factory=list)
+    """Parallel to ``req_ids``; empty while a prompt is not computed to its end."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Requests that failed alone, with one sentence for the client."""
