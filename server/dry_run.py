@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookserve.engine.engine_args import GENERATION_KEYS
+
 from .memory_plan import MemoryPlan, plan_memory
 from .plugin_table import format_table, rows_of
 from .setting_values import Origin
@@ -96,21 +98,24 @@ def _show(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False) if value else "-"
-    return str(value)
+    return str(value) or "-"
 
 
 def _model_lines(config: EngineConfig) -> list[str]:
     model, device = config.model, config.device
-    defaults = json.dumps(model.generation_config, ensure_ascii=False)
+    known = (*GENERATION_KEYS, "eos_token_id")
+    defaults = {k: v for k, v in model.generation_config.items() if k in known}
     return [
         f"files            {model.path} ({model.format})",
         f"architecture     {', '.join(model.architectures)}",
         f"platform         {device.platform} of {device.platform_owner} on {device.device_type}",
-        f"request defaults {defaults}",
+        f"request defaults {json.dumps(defaults)}",
     ]
 
 

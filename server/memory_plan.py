@@ -5,6 +5,7 @@ The engine decides with the weights in memory; here their size is estimated from
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def estimate_weight_bytes(config: EngineConfig) -> int:
         from hookserve.engine.gguf import GGUFFile
 
         file = GGUFFile.open(path)
-        return sum(tensor.num_elements for tensor in file.tensors.values()) * itemsize
+        return sum(math.prod(tensor.shape) for tensor in file.tensors.values()) * itemsize
     stored = sum(
         entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".safetensors")
     )

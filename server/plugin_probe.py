@@ -18,8 +18,9 @@ import msgspec
 
 from hookserve.engine.errors import ConfigError
 from hookserve.hookspecs.settings import PluginSettings
+from hookserve.hookspecs.types import Role
 
-ROLES = ("front", "engine", "worker", "cli")
+ROLES: tuple[Role, ...] = ("front", "engine", "worker", "cli")
 DEADLINE_S = 60.0
 
 

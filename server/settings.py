@@ -13,7 +13,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
@@ -182,7 +182,7 @@ def all_specs() -> tuple[Spec, ...]:
     return tuple(sorted(found, key=lambda spec: GROUPS.index(spec.setting.group)))
 
 
-def _specs_of(owner: Literal["engine", "server", "plugins"], struct: Any) -> Iterable[Spec]:
+def _specs_of(owner: str, struct: Any) -> Iterable[Spec]:
     defaults = _defaults(struct)
     for name, hint in get_type_hints(struct, include_extras=True).items():
         for setting in getattr(hint, "__metadata__", ()):
