@@ -111,9 +111,7 @@ class Attention(nn.Module):
             )
         self.kv_cache = kv_cache
 
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attend, and append the step's keys and values to the cache.
 
         Args:
@@ -250,11 +248,7 @@ def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
     longest = waste = 0
     for row in order:
         waste += longest - num_blocks[row]
-        if (
-            not groups
-            or waste > _GROUP_OVERHEAD_BLOCKS
-            or longest * (len(groups[-1]) + 1) > limit
-        ):
+        if not groups or waste > _GROUP_OVERHEAD_BLOCKS or longest * (len(groups[-1]) + 1) > limit:
             groups.append([])
             longest, waste = num_blocks[row], 0
         groups[-1].append(row)

@@ -429,8 +429,7 @@ class RowParallelLinear(LinearBase):
 def _divide(size: int, parts: int, prefix: str, what: str) -> int:
     if size % parts:
         raise ValueError(
-            f"{prefix or 'a linear layer'}: {size} {what} cannot be split evenly over "
-            f"{parts} ranks"
+            f"{prefix or 'a linear layer'}: {size} {what} cannot be split evenly over {parts} ranks"
         )
     return size // parts
 

@@ -44,9 +44,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     return packed
 
 
-def packed_linear(
-    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``x: [..., in]`` times ``packed: [out, in]`` transposed, plus ``bias: [out]``."""
     result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return result

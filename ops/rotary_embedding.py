@@ -101,7 +101,8 @@ def get_rope(
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError("rotary embeddings over a part of a head are not supported")
     context = get_model_context()
-    key = ("rope", head_size, max_position, tuple(sorted((k, repr(v)) for k, v in parameters.items())))
+    scaling = tuple(sorted((name, repr(value)) for name, value in parameters.items()))
+    key = ("rope", head_size, max_position, scaling)
     if context is not None and key in context.shared:
         shared: RotaryEmbedding = context.shared[key]
         return shared
@@ -126,8 +127,7 @@ def _inverse_frequencies(
     if rope_type == "llama3":
         return _llama3(inv_freq, max_position, parameters)
     raise ValueError(
-        f"rope type {rope_type!r} is not supported; supported are "
-        f"{', '.join(SUPPORTED_ROPE_TYPES)}"
+        f"rope type {rope_type!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}"
     )
 
 

@@ -1,0 +1,213 @@
+"""Model loaders: build the model, fill it with weights, prepare the weights for use.
+
+A loader is chosen by name through the registry ``model_loader``. What lies in the files is
+``model_files``' and ``weight_iterators``' business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hookserve.hookspecs import current
+from hookserve.ops.context import set_model_context
+
+from .errors import ConfigError, ModelFileError
+from .model_files import read_model_files
+from .model_registry import resolve_architecture
+from .vllm_config import LoadConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from .weight_iterators import iterate_gguf, iterate_safetensors
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
+
+class BaseModelLoader(ABC):
+    """What a loader is: ``load_model`` is called once in each worker."""
+
+    def __init__(self, load_config: LoadConfig) -> None:
+        self.load_config = load_config
+
+    @abstractmethod
+    def download_model(self, model_config: ModelConfig) -> None:
+        """Make sure that the model's files are on this machine."""
+
+    @abstractmethod
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        """Fill the model with the checkpoint's weights.
+
+        Raises:
+            ModelFileError: for a checkpoint that does not fit the model, by file and tensor.
+        """
+
+    def create_model(
+        self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = ""
+    ) -> nn.Module:
+        return initialize_model(vllm_config, prefix=prefix, model_config=model_config)
+
+    def load_model(
+        self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = ""
+    ) -> nn.Module:
+        """Build, load and prepare the model; returned ready to run."""
+        self.download_model(model_config)
+        model = self.create_model(vllm_config, model_config, prefix)
+        self.load_weights(model, model_config)
+        process_weights_after_loading(model, model_config)
+        return model.eval()
+
+
+class DefaultModelLoader(BaseModelLoader):
+    """Safetensors files of a local folder."""
+
+    def download_model(self, model_config: ModelConfig) -> None:
+        self._prepare_weights(model_config.path)
+
+    def _prepare_weights(self, model_name_or_path: str) -> tuple[str, list[str]]:
+        """The folder and the weight files to read, in order."""
+        files = read_model_files(model_name_or_path)
+        if files.format != "safetensors":
+            raise ModelFileError(
+                f"{model_name_or_path}: holds {files.format} weights, which this loader does not "
+                "read; leave --load-format at auto"
+            )
+        return files.path, list(files.weight_files)
+
+    def get_all_weights(
+        self, model_config: ModelConfig, model: nn.Module
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor of the checkpoint, under the ecosystem's name."""
+        _, files = self._prepare_weights(model_config.path)
+        yield from iterate_safetensors(files)
+
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        source = _Tracked(self.get_all_weights(model_config, model))
+        try:
+            loaded = model.load_weights(iter(source))  # type: ignore[operator]
+        except ValueError as error:
+            raise ModelFileError(f"{model_config.path}: {error}{source.at()}") from error
+        if loaded is None:  # the model says that it keeps no account
+            return
+        missing = sorted({name for name, _ in model.named_parameters()} - set(loaded))
+        if missing:
+            shown = ", ".join(missing[:5]) + (
+                f" and {len(missing) - 5} more" if missing[5:] else ""
+            )
+            raise ModelFileError(
+                f"{model_config.path}: the checkpoint lacks weights that the model needs: {shown}"
+            )
+
+
+class GGUFModelLoader(DefaultModelLoader):
+    """One GGUF file, dequantized to the model's dtype."""
+
+    def _prepare_weights(self, model_name_or_path: str) -> tuple[str, list[str]]:
+        if not model_name_or_path.endswith(".gguf"):
+            raise ModelFileError(
+                f"{model_name_or_path}: is not a .gguf file, which is all that this loader "
+                "reads; leave --load-format at auto"
+            )
+        return model_name_or_path, [model_name_or_path]
+
+    def get_all_weights(
+        self, model_config: ModelConfig, model: nn.Module
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        _, files = self._prepare_weights(model_config.path)
+        for file in files:
+            yield from iterate_gguf(file, model_config.dtype)
+
+
+class _Tracked:
+    """An iterator over weights that knows the last name it gave, for error messages."""
+
+    def __init__(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self._weights = weights
+        self._last: str | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in self._weights:
+            self._last = name
+            yield name, tensor
+
+    def at(self) -> str:
+        return f" (at tensor {self._last!r})" if self._last else ""
+
+
+def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseModelLoader:
+    """The loader that ``load_config.load_format`` names; ``"auto"`` goes by the files' format.
+
+    Raises:
+        ConfigError: if what is registered under the name is not a loader.
+    """
+    name = vllm_config.load_config.load_format
+    if name == "auto":
+        name = vllm_config.model_config.format
+    loader_class = (host or current()).registry("model_loader").resolve(name)
+    if not isinstance(loader_class, type) or not issubclass(loader_class, BaseModelLoader):
+        raise ConfigError(
+            f"load format {name!r}: {loader_class!r} is not a subclass of "
+            "hookserve.engine.model_loader.BaseModelLoader"
+        )
+    return loader_class(vllm_config.load_config)
+
+
+def initialize_model(
+    vllm_config: VllmConfig,
+    *,
+    prefix: str = "",
+    model_class: type[Any] | None = None,
+    model_config: ModelConfig | None = None,
+) -> nn.Module:
+    """Build the model without its weights.
+
+    Args:
+        model_class: the class to build; ``None``: the one registered for the architecture.
+        model_config: in place of ``vllm_config.model_config``.
+    """
+    config = model_config or vllm_config.model_config
+    if model_class is None:
+        _, model_class = resolve_architecture(config.architectures, current())
+    with _building(vllm_config, config):
+        model = model_class(vllm_config=vllm_config, prefix=prefix)
+    assert isinstance(model, nn.Module)
+    return model
+
+
+@contextlib.contextmanager
+def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[None]:
+    """Layers made within take dtype, device and their place in the step from the configuration."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(model_config.dtype)
+    try:
+        with (
+            set_current_vllm_config(vllm_config),
+            set_model_context(
+                static_forward_context=vllm_config.compilation_config.static_forward_context,
+                dtype=model_config.dtype,
+                block_size=vllm_config.cache_config.block_size,
+            ),
+            vllm_config.device_config.device,
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def process_weights_after_loading(model: nn.Module, model_config: ModelConfig) -> None:
+    """Let every layer's method, every attention layer, and the model itself rearrange weights."""
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None:
+            method.process_weights_after_loading(module)
+    for module in model.modules():
+        own = getattr(module, "process_weights_after_loading", None)
+        if not callable(own):
+            continue
+        if module is model:
+            own()
+        else:
+            own(model_config.dtype)

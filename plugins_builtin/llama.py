@@ -1,0 +1,411 @@
+"""The Llama architecture: SmolLM2, Llama 2 and 3, Mistral's shape.
+
+The classes and attributes are those that models of other packages subclass; the contract is
+described in ``docs/models.md``. Layers come from ``ops``; the step's batch reaches them through
+the forward context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookserve.engine.errors import ConfigError
+from hookserve.engine.vllm_config import VllmConfig
+from hookserve.engine.weights import (
+    AutoWeightsLoader,
+    IntermediateTensors,
+    WeightsMapper,
+    make_empty_intermediate_tensors_factory,
+    make_layers,
+    maybe_prefix,
+)
+from hookserve.ops.activation import SiluAndMul
+from hookserve.ops.attention import Attention
+from hookserve.ops.context import get_tp_group
+from hookserve.ops.layernorm import RMSNorm
+from hookserve.ops.linear import (
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
+from hookserve.ops.logits_processor import LogitsProcessor
+from hookserve.ops.rotary_embedding import get_rope
+from hookserve.ops.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+
+class LlamaMLP(nn.Module):
+    """Gated feed-forward layer: ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        hidden_act: str,
+        quant_config: Any = None,
+        bias: bool = False,
+        prefix: str = "",
+        reduce_results: bool = True,
+        disable_tp: bool = False,
+    ) -> None:
+        super().__init__()
+        if hidden_act != "silu":
+            raise ConfigError(f"hidden_act {hidden_act!r} is not supported; supported is 'silu'")
+        self.gate_up_proj = MergedColumnParallelLinear(
+            hidden_size,
+            [intermediate_size] * 2,
+            bias=bias,
+            quant_config=quant_config,
+            prefix=f"{prefix}.gate_up_proj",
+            disable_tp=disable_tp,
+        )
+        self.down_proj = RowParallelLinear(
+            intermediate_size,
+            hidden_size,
+            bias=bias,
+            quant_config=quant_config,
+            reduce_results=reduce_results,
+            prefix=f"{prefix}.down_proj",
+            disable_tp=disable_tp,
+        )
+        self.act_fn = SiluAndMul()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x: [tokens, hidden]`` to the same shape."""
+        gate_up, _ = self.gate_up_proj(x)
+        output, _ = self.down_proj(self.act_fn(gate_up))
+        return output  # type: ignore[no-any-return]
+
+
+class LlamaAttention(nn.Module):
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(
+        self,
+        config: Any,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        max_position_embeddings: int = 8192,
+        quant_config: Any = None,
+        bias: bool = False,
+        bias_o_proj: bool = False,
+        cache_config: Any = None,
+        prefix: str = "",
+        attn_type: str = "decoder",
+    ) -> None:
+        super().__init__()
+        tp_size = get_tp_group().world_size
+        self.hidden_size = hidden_size
+        self.total_num_heads = num_heads
+        self.total_num_kv_heads = num_kv_heads
+        self.head_dim = getattr(config, "head_dim", None) or hidden_size // num_heads
+        self.num_heads = num_heads // tp_size
+        self.num_kv_heads = max(1, num_kv_heads // tp_size)
+        self.q_size = self.num_heads * self.head_dim
+        self.kv_size = self.num_kv_heads * self.head_dim
+        self.scaling = self.head_dim**-0.5
+        self.max_position_embeddings = max_position_embeddings
+        self.qkv_proj = QKVParallelLinear(
+            hidden_size,
+            self.head_dim,
+            num_heads,
+            num_kv_heads,
+            bias=bias,
+            quant_config=quant_config,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self.o_proj = RowParallelLinear(
+            num_heads * self.head_dim,
+            hidden_size,
+            bias=bias_o_proj,
+            quant_config=quant_config,
+            prefix=f"{prefix}.o_proj",
+        )
+        self._init_rotary_emb(config, quant_config=quant_config)
+        self.attn = Attention(
+            self.num_heads,
+            self.head_dim,
+            self.scaling,
+            num_kv_heads=self.num_kv_heads,
+            cache_config=cache_config,
+            quant_config=quant_config,
+            prefix=f"{prefix}.attn",
+            attn_type=attn_type,
+        )
+
+    def _init_rotary_emb(self, config: Any, quant_config: Any) -> None:
+        """Set ``self.rotary_emb``; a subclass may set another one."""
+        del quant_config
+        try:
+            self.rotary_emb = get_rope(
+                self.head_dim,
+                max_position=self.max_position_embeddings,
+                rope_parameters=rope_parameters(config),
+            )
+        except ValueError as error:
+            raise ConfigError(f"the model cannot be served: {error}") from error
+
+    def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+        """``positions: [tokens]``, ``hidden_states: [tokens, hidden]`` to ``[tokens, hidden]``."""
+        qkv, _ = self.qkv_proj(hidden_states)
+        q, k, v = qkv.split([self.q_size, self.kv_size, self.kv_size], dim=-1)
+        q, k = self.rotary_emb(positions, q, k)
+        output, _ = self.o_proj(self.attn(q, k, v))
+        return output  # type: ignore[no-any-return]
+
+
+class LlamaDecoderLayer(nn.Module):
+    """One layer: attention and feed-forward, each normalised before and added after."""
+
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        prefix: str = "",
+        config: Any = None,
+        attn_layer_type: type[nn.Module] = LlamaAttention,
+    ) -> None:
+        super().__init__()
+        config = config or vllm_config.model_config.hf_text_config
+        quant_config = self.get_quant_config(vllm_config)
+        attention_bias = getattr(config, "attention_bias", False)
+        self.hidden_size = config.hidden_size
+        self.self_attn = attn_layer_type(
+            config=config,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=_num_kv_heads(config),
+            max_position_embeddings=getattr(config, "max_position_embeddings", 8192),
+            quant_config=quant_config,
+            bias=attention_bias,
+            bias_o_proj=attention_bias,
+            cache_config=vllm_config.cache_config,
+            prefix=f"{prefix}.self_attn",
+        )
+        self.mlp = LlamaMLP(
+            config.hidden_size,
+            config.intermediate_size,
+            config.hidden_act,
+            quant_config=quant_config,
+            bias=getattr(config, "mlp_bias", False),
+            prefix=f"{prefix}.mlp",
+        )
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def get_quant_config(self, vllm_config: VllmConfig) -> Any:
+        """The quantization of this layer; a subclass may give its layers another one."""
+        return vllm_config.quant_config
+
+    def forward(
+        self,
+        positions: torch.Tensor,
+        hidden_states: torch.Tensor,
+        residual: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(hidden_states, residual)``, both ``[tokens, hidden]``; their sum is the stream.
+
+        ``residual`` is ``None`` in the first layer.
+        """
+        if residual is None:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
+class LlamaModel(nn.Module):
+    """Embedding, layers and the final norm: token ids to hidden states."""
+
+    hf_to_vllm_mapper = WeightsMapper(
+        orig_to_new_stacked={
+            ".q_proj": (".qkv_proj", "q"),
+            ".k_proj": (".qkv_proj", "k"),
+            ".v_proj": (".qkv_proj", "v"),
+            ".gate_proj": (".gate_up_proj", 0),
+            ".up_proj": (".gate_up_proj", 1),
+        }
+    )
+
+    def __init__(
+        self,
+        *,
+        vllm_config: VllmConfig,
+        prefix: str = "",
+        layer_type: type[nn.Module] = LlamaDecoderLayer,
+    ) -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_text_config
+        refuse_sliding_window(config, vllm_config.model_config.max_model_len)
+        self.config = config
+        self.quant_config = vllm_config.quant_config
+        self.vocab_size = config.vocab_size
+        self.embed_tokens = VocabParallelEmbedding(
+            config.vocab_size,
+            config.hidden_size,
+            quant_config=self.quant_config,
+            prefix=maybe_prefix(prefix, "embed_tokens"),
+        )
+        self.start_layer, self.end_layer, self.layers = make_layers(
+            config.num_hidden_layers,
+            lambda prefix: layer_type(vllm_config=vllm_config, prefix=prefix),
+            prefix=maybe_prefix(prefix, "layers"),
+        )
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.make_empty_intermediate_tensors = make_empty_intermediate_tensors_factory(
+            ["hidden_states", "residual"], config.hidden_size
+        )
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """``[tokens]`` to ``[tokens, hidden]``."""
+        return self.embed_tokens(input_ids)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **extra_layer_kwargs: Any,
+    ) -> torch.Tensor:
+        """``[tokens]`` ids and positions to ``[tokens, hidden]``.
+
+        Args:
+            input_ids: may be ``None`` where ``inputs_embeds`` is given.
+            intermediate_tensors: what a former pipeline stage computed, in place of both.
+            extra_layer_kwargs: handed to every layer.
+        """
+        residual: torch.Tensor | None = None
+        if intermediate_tensors is not None:
+            hidden_states = intermediate_tensors["hidden_states"]
+            residual = intermediate_tensors["residual"]
+        elif inputs_embeds is not None:
+            hidden_states = inputs_embeds
+        else:
+            assert input_ids is not None
+            hidden_states = self.embed_input_ids(input_ids)
+        for layer in self.layers[self.start_layer : self.end_layer]:
+            hidden_states, residual = layer(
+                positions, hidden_states, residual, **extra_layer_kwargs
+            )
+        hidden_states, _ = self.norm(hidden_states, residual)
+        return hidden_states
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load the checkpoint's tensors (names without the ``model.`` prefix)."""
+        # Old checkpoints carry the rotation frequencies, which are computed here.
+        loader = AutoWeightsLoader(self, ignore_unexpected_suffixes=[".rotary_emb.inv_freq"])
+        return loader.load_weights(weights, mapper=self.hf_to_vllm_mapper)
+
+
+class LlamaForCausalLM(nn.Module):
+    """``LlamaModel`` and the head that scores the vocabulary."""
+
+    packed_modules_mapping: dict[str, list[str]] = {  # noqa: RUF012 - read by name, as plain data
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+    embedding_modules: dict[str, str] = {  # noqa: RUF012
+        "embed_tokens": "input_embeddings",
+        "lm_head": "output_embeddings",
+    }
+
+    def __init__(
+        self,
+        *,
+        vllm_config: VllmConfig,
+        prefix: str = "",
+        layer_type: type[nn.Module] = LlamaDecoderLayer,
+    ) -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_text_config
+        self.config = config
+        self.quant_config = vllm_config.quant_config
+        self.model = self._init_model(
+            vllm_config, prefix=maybe_prefix(prefix, "model"), layer_type=layer_type
+        )
+        self.lm_head: Any = ParallelLMHead(
+            config.vocab_size,
+            config.hidden_size,
+            quant_config=self.quant_config,
+            prefix=maybe_prefix(prefix, "lm_head"),
+        )
+        self.is_tied = bool(getattr(config, "tie_word_embeddings", False))
+        if self.is_tied:
+            self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)
+        self.logits_processor = LogitsProcessor(
+            config.vocab_size, scale=getattr(config, "logit_scale", 1.0)
+        )
+        self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
+
+    def _init_model(
+        self,
+        vllm_config: VllmConfig,
+        prefix: str = "",
+        layer_type: type[nn.Module] = LlamaDecoderLayer,
+    ) -> Any:
+        """The inner model; a subclass may build another one."""
+        return LlamaModel(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """``[tokens]`` to ``[tokens, hidden]``."""
+        return self.model.embed_input_ids(input_ids)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``[tokens]`` ids and positions to hidden states ``[tokens, hidden]``."""
+        return self.model(  # type: ignore[no-any-return]
+            input_ids, positions, intermediate_tensors, inputs_embeds
+        )
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """``[rows, hidden]`` to ``[rows, vocabulary]``, in the model's dtype."""
+        return self.logits_processor(self.lm_head, hidden_states)  # type: ignore[no-any-return]
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Load a checkpoint's tensors; returns the names of the parameters that it filled."""
+        # A tied head has no weight of its own, though some checkpoints store the copy.
+        mapper = WeightsMapper(orig_to_new_prefix={"lm_head.": None}) if self.is_tied else None
+        return AutoWeightsLoader(self).load_weights(weights, mapper=mapper)
+
+
+def _num_kv_heads(config: Any) -> int:
+    return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
+
+
+def rope_parameters(config: Any) -> dict[str, Any]:
+    """``rope_theta``, ``rope_type`` and the scaling's keys, from either spelling: one table
+    ``rope_parameters``, or ``rope_theta`` beside a table ``rope_scaling``."""
+    parameters = dict(getattr(config, "rope_scaling", None) or {})
+    parameters.update(getattr(config, "rope_parameters", None) or {})
+    if "rope_theta" not in parameters:
+        parameters["rope_theta"] = getattr(config, "rope_theta", None) or 10000.0
+    factor = getattr(config, "partial_rotary_factor", None)
+    if factor is not None:
+        parameters.setdefault("partial_rotary_factor", factor)
+    return parameters
+
+
+def refuse_sliding_window(config: Any, max_model_len: int) -> None:
+    """Attention here sees the whole context, so a shorter window would give other text.
+
+    Raises:
+        ConfigError: if the model's window is shorter than the context to be served.
+    """
+    window = getattr(config, "sliding_window", None)
+    if window is not None and window < max_model_len:
+        raise ConfigError(
+            f"the model limits attention to a sliding window of {window} tokens, which is not "
+            f"supported; serve it with --max-model-len {window} or less"
+        )
