@@ -14,8 +14,7 @@ from .errors import HostError, did_you_mean
 from .markers import IMPL_ATTRIBUTE, HookInfo
 from .plugin import Implementation
 
-Specs = Mapping[str, tuple[HookInfo, tuple[str, ...]]]
-"""Hook name to what is known of it and its arguments, ``ctx`` included."""
+Specs = Mapping[str, HookInfo]
 
 
 class RefusedError(HostError):
@@ -80,7 +79,7 @@ def _check(
         raise RefusedError(f"{hook} is a wrapper; hooks of this host are plain functions{where}")
     if hook not in specs:
         raise RefusedError(f"there is no hook '{hook}'{did_you_mean(hook, list(specs))}{where}")
-    info, offered = specs[hook]
+    info = specs[hook]
     if options.get("buffer") and not info.may_buffer:
         raise RefusedError(f"{hook} does not pass text on, so it takes no buffer=True{where}")
     if inspect.iscoroutinefunction(raw) and not info.may_await:
@@ -89,7 +88,7 @@ def _check(
     return Implementation(
         info=info,
         function=function,
-        arguments=_arguments(hook, function, offered, where),
+        arguments=_arguments(hook, function, (*info.arguments, "ctx"), where),
         where=where.removeprefix(" at "),
         tryfirst=bool(options.get("tryfirst")),
         trylast=bool(options.get("trylast")),

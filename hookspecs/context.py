@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,20 @@ def running() -> Plugin | None:
     return None if cell is None else cell[0]
 
 
-@contextmanager
-def enter(plugin: Plugin | None) -> Iterator[None]:
-    """Attribute what happens inside to the plugin."""
-    token = RUNNING.set([plugin])
-    try:
-        yield
-    finally:
-        RUNNING.reset(token)
+class enter:
+    """Attribute what happens inside to the plugin. A class, since ``contextmanager`` would cost
+    several times the guarded call."""
+
+    __slots__ = ("_plugin", "_token")
+
+    def __init__(self, plugin: Plugin | None) -> None:
+        self._plugin = plugin
+
+    def __enter__(self) -> None:
+        self._token = RUNNING.set([self._plugin])
+
+    def __exit__(self, *raised: object) -> None:
+        RUNNING.reset(self._token)
 
 
 class LastHandler(logging.StreamHandler[Any]):

@@ -103,7 +103,7 @@ class Host:
                 strict=self._strict,
                 warnings=self.warnings,
             )
-            for info, _ in self.pm.specs.values()
+            for info in self.pm.specs.values()
             if info.kind is not None and self.roles & set(info.roles)
         }
 
@@ -161,11 +161,10 @@ class Host:
         ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
         for plugin in loaded:
             for implementation in plugin.implementations:
-                info, offered = self.pm.specs[implementation.info.name]
+                info = implementation.info
                 if not set(info.roles) & plugin.facts.roles & self.roles:
                     continue
-                arguments = [name for name in offered if name != "ctx"]
-                call = bind(implementation, arguments, self._contexts[plugin])
+                call = bind(implementation, self._contexts[plugin])
                 rank = implementation.trylast - implementation.tryfirst
                 ranked[info.name].append((plugin.is_builtin, rank, Guard(plugin, call)))
         return {
@@ -176,7 +175,7 @@ class Host:
     def _make_hooks(self, guards: dict[str, list[Guard]]) -> dict[str, Hook]:
         return {
             name: HOOK_CLASSES[info.call](info, guards.get(name, ()), self._refuse)
-            for name, (info, _) in self.pm.specs.items()
+            for name, info in self.pm.specs.items()
         }
 
     def _collect(self) -> list[Claim]:
@@ -289,7 +288,7 @@ class Host:
             return self._registries[kind]
         if kind not in EXPECTED:
             raise UnknownNameError(f"there is no registry '{kind}'{did_you_mean(kind, KINDS)}")
-        roles = next(info.roles for info, _ in self.pm.specs.values() if info.kind == kind)
+        roles = next(info.roles for info in self.pm.specs.values() if info.kind == kind)
         raise UnknownNameError(
             f"the registry '{kind}' is filled in {', '.join(roles)}; this process is "
             f"{', '.join(sorted(self.roles))}"

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from .calls import CAUGHT
 from .checks import RefusedError, Specs, implementations, unmarked_hooks
 from .context import enter
 from .errors import PluginError, describe_error
+from .notify_loop import CAUGHT
 from .plugin import Plugin
 
 _HEAVY = "torch"

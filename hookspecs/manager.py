@@ -5,7 +5,6 @@ The host calls hooks through ``calls``, and only the host registers.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -19,14 +18,10 @@ from .plugin import Plugin
 from .report import PluginReport
 
 
-def read_specs(module: object) -> dict[str, tuple[HookInfo, tuple[str, ...]]]:
-    """Every specification of the module, in its order: what is known of it, its arguments."""
-    found = {}
-    for name, function in vars(module).items():
-        info = getattr(function, INFO_ATTRIBUTE, None)
-        if isinstance(info, HookInfo):
-            found[name] = (info, tuple(inspect.signature(function).parameters))
-    return found
+def read_specs(module: object) -> dict[str, HookInfo]:
+    """Every specification of the module, by name, in its order."""
+    marked = ((name, getattr(found, INFO_ATTRIBUTE, None)) for name, found in vars(module).items())
+    return {name: info for name, info in marked if isinstance(info, HookInfo)}
 
 
 class PluginManager(pluggy.PluginManager):

@@ -28,6 +28,8 @@ class HookInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the host knows about one hook beyond its signature."""
 
     name: str
+    arguments: tuple[str, ...]
+    """What the specification offers besides ``ctx``, in its order."""
     call: CallKind
     roles: tuple[Role, ...]
     failure: Failure
@@ -48,11 +50,15 @@ def hookspec(
     may_await: bool = False,
     may_buffer: bool = False,
 ) -> Callable[[F], F]:
-    """Mark a function as the specification of the hook that has its name."""
+    """Mark a function as the specification of the hook that has its name; its last argument is
+    ``ctx``."""
 
     def mark(function: F) -> F:
+        offered = function.__code__.co_varnames[: function.__code__.co_argcount]
+        assert offered[-1:] == ("ctx",), f"{function.__name__} must offer ctx"
         info = HookInfo(
             name=function.__name__,
+            arguments=offered[:-1],
             call=call,
             roles=roles,
             failure=failure,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import targets
-from .calls import CAUGHT
 from .context import enter, running
 from .errors import (
     PluginConflictError,
@@ -23,6 +22,7 @@ from .errors import (
     did_you_mean,
     nearest,
 )
+from .notify_loop import CAUGHT
 from .plugin import Plugin
 
 logger = logging.getLogger(__name__)
