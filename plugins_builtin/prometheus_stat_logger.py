@@ -1,0 +1,88 @@
+"""``PrometheusStatLogger``: the engine's statistics as metrics; the server's ``/metrics`` reads its
+``registry``, as it does that of any stat logger that has one."""
+
+from __future__ import annotations
+
+from hookserve.engine.messages import SchedulerStats
+from hookserve.engine.stats import FinishedRequestStats, IterationStats
+from hookserve.engine.vllm_config import VllmConfig
+from hookserve.server.metrics import EngineMetrics
+
+
+class PrometheusStatLogger:
+    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
+        model = vllm_config.model_config
+        self._config = vllm_config
+        self._metrics = EngineMetrics(
+            model.served_model_name, str(engine_index), model.max_model_len
+        )
+        self.registry = self._metrics.registry
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: object = None,
+        engine_idx: int = 0,
+    ) -> None:
+        del mm_cache_stats, engine_idx
+        if scheduler_stats is not None:
+            self._record_scheduler(scheduler_stats)
+        if iteration_stats is not None:
+            self._record_iteration(iteration_stats)
+
+    def _record_scheduler(self, stats: SchedulerStats) -> None:
+        metrics = self._metrics
+        metrics.num_requests_running.set(stats.num_running_reqs)
+        metrics.num_requests_waiting.set(stats.num_waiting_reqs)
+        metrics.kv_cache_usage.set(stats.kv_cache_usage)
+        if stats.num_preempted_reqs:
+            metrics.num_preemptions.inc(stats.num_preempted_reqs)
+        if stats.prefix_cache_queries:
+            metrics.prefix_queries.inc(stats.prefix_cache_queries)
+            metrics.prefix_hits.inc(stats.prefix_cache_hits)
+        num_tokens = stats.num_prompt_tokens + stats.num_generation_tokens
+        if num_tokens:
+            metrics.iteration_tokens.observe(num_tokens)
+
+    def _record_iteration(self, stats: IterationStats) -> None:
+        metrics = self._metrics
+        metrics.generation_tokens.inc(stats.num_generation_tokens)
+        if stats.num_prompt_tokens:
+            metrics.prompt_tokens.inc(stats.num_prompt_tokens)
+            metrics.prompt_tokens_cached.inc(stats.prompt_token_stats.cached_tokens)
+        for seconds in stats.time_to_first_tokens_iter:
+            metrics.ttft.observe(seconds)
+        for seconds in stats.inter_token_latencies_iter:
+            metrics.itl.observe(seconds)
+        for finished in stats.finished_requests:
+            self._record_finished(finished)
+
+    def _record_finished(self, request: FinishedRequestStats) -> None:
+        metrics = self._metrics
+        metrics.success.get(request.finish_reason, metrics.success["error"]).inc()
+        metrics.request_prompt_tokens.observe(request.num_prompt_tokens)
+        metrics.request_generation_tokens.observe(request.num_generation_tokens)
+        if request.max_tokens_param is not None:
+            metrics.request_max_tokens.observe(request.max_tokens_param)
+        metrics.e2e.observe(request.e2e_latency)
+        metrics.queue_time.observe(request.queued_time)
+        metrics.inference_time.observe(request.inference_time)
+        metrics.prefill_time.observe(request.prefill_time)
+        metrics.decode_time.observe(request.decode_time)
+        if request.num_generation_tokens > 1:
+            metrics.tpot.observe(request.mean_time_per_output_token)
+
+    def log(self) -> None:
+        """Nothing to do: Prometheus asks by itself."""
+
+    def log_engine_initialized(self) -> None:
+        cache = self._config.cache_config
+        self._metrics.set_cache_config(
+            {
+                "block_size": str(cache.block_size),
+                "num_gpu_blocks": str(cache.num_gpu_blocks),
+                "enable_prefix_caching": str(cache.enable_prefix_caching),
+                "cache_dtype": cache.cache_dtype,
+            }
+        )

@@ -1,0 +1,138 @@
+"""The Starlette application: routes, layers, error handlers. ``create_app`` puts one together for
+a runtime; ``build_app`` makes one that brings its own engine, for any ASGI server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import ConfigError, EngineDeadError
+from hookserve.hookspecs import bootstrap
+
+from .errors import ApiError, engine_dead, on_api_error, on_http_exception
+from .limits import BodyLimits
+from .request_guard import RequestGuard
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .runtime import ServerRuntime
+
+
+def create_app(runtime: ServerRuntime) -> Starlette:
+    """The application of a runtime that its caller starts and stops.
+
+    ``app.state`` has ``serving``, ``health``, ``engine_client`` and ``plugins`` (the plugin
+    manager).
+    """
+    layers = [Middleware(RequestGuard, health=runtime.health), Middleware(BodyLimits)]
+    origins = runtime.settings.allowed_origins
+    if origins:
+        layers.insert(
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(origins),
+                allow_methods=["*"],
+                allow_headers=["*"],
+            ),
+        )
+    app = Starlette(
+        middleware=layers,
+        exception_handlers={
+            ApiError: on_api_error,
+            HTTPException: on_http_exception,
+            EngineDeadError: _on_engine_dead,
+        },
+    )
+    app.router.routes = runtime.endpoints.routes
+    app.router.redirect_slashes = False
+    app.state.serving = runtime.serving
+    app.state.health = runtime.health
+    app.state.engine_client = runtime.client
+    app.state.plugins = runtime.host.pm
+    return app
+
+
+async def _on_engine_dead(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, EngineDeadError)
+    return engine_dead(error).response()
+
+
+def build_app(
+    config: Settings | EngineArgs | str | None = None, plugins: Sequence[str] = ()
+) -> Starlette:
+    """An application for any ASGI server; its lifespan starts and stops the engine.
+
+    The engine is a process of its own. The lifespan must run in the main thread of the process, and
+    ends only when the engine is ready; if the engine dies later, the application answers 503.
+
+    Args:
+        config: resolved ``Settings``, ``EngineArgs``, a model reference, or nothing for the default
+            model.
+        plugins: modules or ``.py`` files to load as plugins in every process, as ``--plugin`` does.
+
+    Raises:
+        ConfigError: for a plugin that is an object: it cannot be handed to the engine's process.
+        HookserveError, HostError: whatever stops a start.
+    """
+    from hookserve.engine.text.tokenizer import load_tokenizer
+
+    from .runtime import ServerRuntime
+
+    settings = _as_settings(config, plugins)
+    host = bootstrap(["front"], settings.plugins)
+    try:
+        engine_config = settings.engine_args.create_engine_config(host)
+        tokenizer = load_tokenizer(engine_config.model.tokenizer)
+        runtime = ServerRuntime(settings.server, host, engine_config, tokenizer)
+    except BaseException:
+        host.close()
+        raise
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        del app
+        try:
+            await runtime.start()
+            yield
+            await runtime.drain(settings.server.shutdown_timeout)
+        finally:
+            await runtime.stop()
+            host.close()
+
+    runtime.app.router.lifespan_context = lifespan
+    return runtime.app
+
+
+def _as_settings(config: Settings | EngineArgs | str | None, plugins: Sequence[str]) -> Settings:
+    import msgspec
+
+    from .settings import resolve_settings
+
+    for plugin in plugins:
+        if not isinstance(plugin, str):
+            raise ConfigError(
+                f"build_app(plugins=...): {type(plugin).__name__} is an object, which cannot be "
+                "handed to the engine's process; give the name of its module, or a .py file"
+            )
+    if isinstance(config, Settings):
+        settings = config
+    elif isinstance(config, EngineArgs):
+        base = resolve_settings({}, {})
+        settings = msgspec.structs.replace(base, engine_args=config)
+    else:
+        settings = resolve_settings({} if config is None else {"model": config})
+    files = (*settings.plugins.files, *plugins)
+    return msgspec.structs.replace(
+        settings, plugins=msgspec.structs.replace(settings.plugins, files=files)
+    )

@@ -1,0 +1,236 @@
+"""``EndpointSet``: the routes of every endpoint, each with its owner, in one order without overlap.
+
+What the routes do is theirs; which endpoints are open was decided when the plugins were loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Message, Receive, Scope, Send
+
+from hookserve.engine.errors import EngineDeadError
+from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
+from hookserve.hookspecs.context import enter
+
+from .engine_client import EngineClient
+from .errors import ApiError
+
+logger = logging.getLogger("hookserve.server.endpoint_set")
+
+SUPPORTED_TASKS = ("generate",)
+SHUTDOWN_BUDGET_S = 2.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """One endpoint that was built."""
+
+    claim: Claim
+    instance: Any
+    routes: tuple[BaseRoute, ...]
+
+    @property
+    def is_builtin(self) -> bool:
+        return self.claim.plugin.is_builtin
+
+
+class _Key(NamedTuple):
+    path: str
+    method: str
+
+
+class EndpointSet:
+    """Built once, before the engine starts. ``routes`` is the list to serve: built-ins first, so
+    that no catch-all of a plugin can hide one, without those that a plugin replaces by claiming
+    the same path and method."""
+
+    def __init__(self, host: Host, served: Sequence[Served]) -> None:
+        self._host = host
+        self._served = list(served)
+        self.routes = _arrange(served)
+
+    @classmethod
+    def build(cls, host: Host, tasks: Sequence[str] = SUPPORTED_TASKS) -> EndpointSet:
+        """Call every open endpoint's factory. One that fails puts its plugin out.
+
+        Raises:
+            RequiredPluginError: that plugin is required.
+            PluginConflictError: two plugins claim the same path and method.
+        """
+        built = [_build_one(host, claim, tasks) for claim in host.registry("endpoint").claims()]
+        # A plugin that failed in one endpoint is out with all of them.
+        return cls(host, [s for s in built if s is not None and s.claim.plugin.state == "active"])
+
+    async def init_state(self, client: EngineClient, state: State, settings: Any) -> None:
+        """Give each endpoint the engine; one that fails is served no more.
+
+        Raises:
+            RequiredPluginError: its plugin is required.
+        """
+        for served in list(self._served):
+            init = getattr(served.instance, "init_state", None)
+            if init is None:
+                continue
+            try:
+                with self._host.enter(served.claim.plugin):
+                    await init(client, state, settings)
+            except (Exception, SystemExit) as error:
+                self._drop(served.claim.owner)
+                _deny(self._host, served.claim, "run", f"init_state: {_describe(error)}")
+
+    async def shutdown(self) -> None:
+        """Call each endpoint's ``shutdown``, each guarded alone and within its budget."""
+        for served in self._served:
+            stop = getattr(served.instance, "shutdown", None)
+            if stop is None:
+                continue
+            try:
+                with self._host.enter(served.claim.plugin):
+                    async with asyncio.timeout(SHUTDOWN_BUDGET_S):
+                        await stop()
+            except (Exception, SystemExit) as error:
+                logger.warning(
+                    "plugin %s: shutdown of endpoint %s: %s",
+                    served.claim.owner,
+                    served.claim.name,
+                    _describe(error),
+                )
+
+    def _drop(self, owner: str) -> None:
+        self._served = [served for served in self._served if served.claim.owner != owner]
+        self.routes[:] = _arrange(self._served)
+
+
+def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
+    required = getattr(claim.declaration, "required_tasks", None)
+    if required is not None and not set(required) & set(tasks):
+        logger.info(
+            "endpoint %s of %s is not served: the model does none of %s",
+            claim.name,
+            claim.owner,
+            ", ".join(required),
+        )
+        return None
+    try:
+        factory = host.registry("endpoint").resolve(claim.name)
+        with host.enter(claim.plugin):
+            instance = factory()
+            routes = tuple(instance.routes())
+        wrong = [route for route in routes if not isinstance(route, BaseRoute)]
+        if wrong:
+            raise TypeError(f"routes() gave a {type(wrong[0]).__name__}; expected Starlette routes")
+    except PluginError as error:
+        _deny(host, claim, error.stage, error.message)
+        return None
+    except (Exception, SystemExit) as error:
+        _deny(host, claim, "run", f"endpoint {claim.name}: {_describe(error)}")
+        return None
+    return Served(claim, instance, routes)
+
+
+def _deny(host: Host, claim: Claim, stage: str, message: str) -> None:
+    host.deny(Denied(claim.owner, "front", stage, message))
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _arrange(served: Iterable[Served]) -> list[BaseRoute]:
+    """Built-in routes, then the plugins'.
+
+    Raises:
+        PluginConflictError: two plugins claim the same path and method.
+    """
+    all_served = list(served)
+    taken: dict[_Key, str] = {}
+    added: list[BaseRoute] = []
+    for each in all_served:
+        if each.is_builtin:
+            continue
+        for route in each.routes:
+            for key in _keys(route):
+                _take(taken, key, each.claim.owner)
+            added.append(OwnedRoute(route, each.claim))
+    core: list[BaseRoute] = []
+    for each in all_served:
+        if each.is_builtin:
+            core += [route for route in each.routes if not _is_replaced(route, taken)]
+    return [*core, *added]
+
+
+def _take(taken: dict[_Key, str], key: _Key, owner: str) -> None:
+    other = taken.setdefault(key, owner)
+    if other != owner:
+        raise PluginConflictError(
+            f"{key.method} {key.path} is claimed by {other} and by {owner}; open one of them only"
+        )
+
+
+def _is_replaced(route: BaseRoute, taken: dict[_Key, str]) -> bool:
+    keys = _keys(route)
+    owners = {taken[key] for key in keys if key in taken}
+    if not owners:
+        return False
+    for key in keys:
+        logger.warning(
+            "%s %s: %s overrides the built-in route", key.method, key.path, ", ".join(owners)
+        )
+    return True
+
+
+def _keys(route: BaseRoute) -> list[_Key]:
+    if not isinstance(route, Route):
+        return []
+    methods = route.methods or {"GET"}
+    return [_Key(route.path, method) for method in sorted(methods) if method != "HEAD"]
+
+
+class OwnedRoute(BaseRoute):
+    """A plugin's route: what it raises fails that request, and names the plugin."""
+
+    def __init__(self, route: BaseRoute, claim: Claim) -> None:
+        self.route = route
+        self.claim = claim
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return self.route.matches(scope)
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
+        return self.route.url_path_for(name, **path_params)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_started = False
+
+        async def noted_send(message: Message) -> None:
+            nonlocal is_started
+            is_started = is_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            with enter(self.claim.plugin):
+                await self.route.handle(scope, receive, noted_send)
+        except (HTTPException, ApiError, EngineDeadError):
+            raise
+        except (Exception, SystemExit) as error:
+            if is_started:
+                raise
+            logger.exception(
+                "plugin %s: endpoint %s failed at %s",
+                self.claim.owner,
+                self.claim.name,
+                scope["path"],
+            )
+            raise ApiError(
+                500,
+                f"the plugin {self.claim.owner} failed with {type(error).__name__}",
+                code="plugin_error",
+            ) from None

@@ -1,0 +1,138 @@
+"""``EngineChild``: one engine process and the channel to it; starts it, sees its end, ends it.
+
+What is said over the channel is the supervisor's and the engine client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hookserve.engine.channel import AsyncChannel, ChannelClosed
+from hookserve.engine.codec import Message
+
+ENGINE_COMMAND = (sys.executable, "-P", "-m", "hookserve.engine.process")
+LAST_WORDS_S = 0.05
+"""After the process ended, how long its last messages may take to be read."""
+KILL_TIMEOUT_S = 5.0
+POLL_S = 0.02
+"""How often the process is looked at where the system has no pidfd."""
+
+
+class EngineChild:
+    """Made on the event loop by ``start``; ``exited`` becomes the return code of the process.
+
+    The child stays in the terminal's process group and ignores SIGINT itself; it inherits the
+    environment and its end of a socketpair, and nothing else.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: AsyncChannel) -> None:
+        self._process = process
+        self.channel = channel
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self._pidfd = _open_pidfd(process.pid)
+        if self._pidfd is not None:
+            loop.add_reader(self._pidfd, self._on_exit)
+
+    @classmethod
+    def start(cls, command: Sequence[str] = ENGINE_COMMAND) -> EngineChild:
+        """Start the process with ``--fd N``. Must run in the main thread: the child dies with
+        the thread that started it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*command, "--fd", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        return cls(process, AsyncChannel(ours))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def next_message(self) -> Message | None:
+        """The next message; ``None`` once the process is gone and has said everything.
+
+        Raises:
+            ChannelError: what it says is no message.
+        """
+        receive = asyncio.ensure_future(self.channel.recv())
+        try:
+            either: set[asyncio.Future[Any]] = {receive, self.exited}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not receive.done():
+                await asyncio.wait({receive}, timeout=LAST_WORDS_S)
+            return receive.result() if receive.done() else None
+        except ChannelClosed:
+            return None
+        finally:
+            receive.cancel()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether the process has ended within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while not self.exited.done():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            step_s = left_s if self._pidfd is not None else min(left_s, POLL_S)
+            await asyncio.wait({self.exited}, timeout=step_s)
+            self._on_exit()
+        return self.exited.done()
+
+    async def end(self) -> None:
+        """Make sure that the process has ended, by SIGKILL if it has not, and close everything.
+
+        Anything gentler is said over the channel before: the child ignores other signals.
+        """
+        self.kill()
+        await self.wait(KILL_TIMEOUT_S)
+        self.close()
+
+    def kill(self) -> None:
+        """SIGKILL, without waiting."""
+        if self._process.poll() is None:
+            self._process.kill()
+
+    def describe_end(self) -> str:
+        """How the process ended, for a sentence: ``"was killed by SIGKILL"``."""
+        code = self._process.poll()
+        if code is None:
+            return "closed its channel"
+        if code < 0:
+            try:
+                return f"was killed by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"was killed by signal {-code}"
+        return f"ended with exit code {code}"
+
+    def close(self) -> None:
+        """Close our end of the channel and stop watching; the process sees that and ends."""
+        self._close_pidfd()
+        self.channel.close()
+
+    def _on_exit(self) -> None:
+        code = self._process.poll()
+        if code is not None and not self.exited.done():
+            self.exited.set_result(code)
+            self._close_pidfd()
+
+    def _close_pidfd(self) -> None:
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """``None`` where the system has none: then only the closed channel tells of a death."""
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None

@@ -1,0 +1,144 @@
+"""The Prometheus metrics of the engine's statistics, and their text.
+
+The names are modelled on vLLM's under our own prefix. Each ``EngineMetrics`` has a registry of its
+own, so that several servers in one process do not meet. Filling them is the stat logger's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.metrics_core import Metric
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+PREFIX = "hookserve_"
+LABELS = ("model_name", "engine")
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+         20, 40, 80, 160, 640, 2560)  # fmt: skip
+_TOKEN_TIME = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+               0.75, 1, 2.5, 5, 10, 20, 40, 80)  # fmt: skip
+_REQUEST_TIME = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60,
+                 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+_ITERATION_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+def token_buckets(max_tokens: int) -> list[float]:
+    """1, 2, 5, 10, 20, 50, … up to ``max_tokens``, and ``max_tokens`` itself."""
+    buckets: list[float] = []
+    scale = 1
+    while True:
+        for factor in (1, 2, 5):
+            if factor * scale >= max_tokens:
+                return [*buckets, float(max_tokens)]
+            buckets.append(float(factor * scale))
+        scale *= 10
+
+
+class EngineMetrics:
+    """One engine's metrics, with ``model_name`` and ``engine`` already set."""
+
+    def __init__(self, model_name: str, engine: str, max_model_len: int) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._values = (model_name, engine)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        tokens = token_buckets(max_model_len)
+        self.num_requests_running = self._gauge("num_requests_running", "requests in the batch")
+        self.num_requests_waiting = self._gauge("num_requests_waiting", "requests that wait")
+        self.kv_cache_usage = self._gauge("kv_cache_usage_perc", "KV cache in use, 0 to 1")
+        self.num_preemptions = self._counter("num_preemptions", "requests preempted")
+        self.prefix_queries = self._counter("prefix_cache_queries", "tokens looked up")
+        self.prefix_hits = self._counter("prefix_cache_hits", "tokens found")
+        self.prompt_tokens = self._counter("prompt_tokens", "prompt tokens of started requests")
+        self.prompt_tokens_cached = self._counter(
+            "prompt_tokens_cached", "prompt tokens taken from the prefix cache"
+        )
+        self.generation_tokens = self._counter("generation_tokens", "tokens generated")
+        self.iteration_tokens = self._histogram(
+            "iteration_tokens_total", "tokens of one step", _ITERATION_TOKENS
+        )
+        self.ttft = self._histogram("time_to_first_token_seconds", "time to first token", _TTFT)
+        self.itl = self._histogram(
+            "inter_token_latency_seconds", "time between two tokens", _TOKEN_TIME
+        )
+        self.tpot = self._histogram(
+            "request_time_per_output_token_seconds", "mean time a token", _TOKEN_TIME
+        )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "prompt tokens a request", tokens
+        )
+        self.request_generation_tokens = self._histogram(
+            "request_generation_tokens", "generated tokens a request", tokens
+        )
+        self.request_max_tokens = self._histogram(
+            "request_params_max_tokens", "max_tokens of requests", tokens
+        )
+        self.e2e = self._request_time("e2e_request_latency_seconds", "whole request")
+        self.queue_time = self._request_time("request_queue_time_seconds", "waiting")
+        self.inference_time = self._request_time("request_inference_time_seconds", "running")
+        self.prefill_time = self._request_time("request_prefill_time_seconds", "first token")
+        self.decode_time = self._request_time("request_decode_time_seconds", "further tokens")
+        self._success = Counter(
+            PREFIX + "request_success",
+            "requests that ended, by reason",
+            (*LABELS, "finished_reason"),
+            registry=self.registry,
+        )
+        self.success = {
+            reason: self._success.labels(*self._values, reason)
+            for reason in ("stop", "length", "abort", "error")
+        }
+
+    def set_cache_config(self, values: dict[str, str]) -> None:
+        """The configuration of the cache as labels of a gauge that is 1."""
+        info = Gauge(
+            PREFIX + "cache_config_info",
+            "configuration of the KV cache",
+            ("engine", *values),
+            registry=self.registry,
+        )
+        info.labels(self._values[1], *values.values()).set(1)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(PREFIX + name, text, LABELS, registry=self.registry)
+        return gauge.labels(*self._values)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(PREFIX + name, text, LABELS, registry=self.registry)
+        return counter.labels(*self._values)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = Histogram(PREFIX + name, text, LABELS, buckets=buckets, registry=self.registry)
+        return histogram.labels(*self._values)
+
+    def _request_time(self, name: str, text: str) -> Histogram:
+        return self._histogram(name, f"seconds a request: {text}", _REQUEST_TIME)
+
+
+class _WithoutCreated:
+    """A registry seen without the ``_created`` series, which nobody scrapes for."""
+
+    def __init__(self, registry: Any) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric
+
+
+def render(registries: Iterable[Any]) -> bytes:
+    """The text of all registries, one after the other."""
+    return b"".join(generate_latest(_WithoutCreated(registry)) for registry in registries)

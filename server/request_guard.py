@@ -1,0 +1,84 @@
+"""``RequestGuard``: the outermost layer of every request: its id, the gate, and the last catch.
+
+A pure ASGI layer: it wraps ``send`` once and never touches the body, so streams and disconnects
+pass through as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import internal_error
+from .health import Health
+
+logger = logging.getLogger("hookserve.server.request")
+
+MAX_REQUEST_ID_LEN = 128
+PROBES = frozenset({"/livez", "/readyz", "/health", "/version"})
+"""Answered in every phase."""
+OBSERVERS = frozenset({"/metrics", "/v1/plugins"})
+"""Answered as soon as the model is loaded, also while stopping or stalled."""
+
+_NOT_IN_ID = re.compile(r"[^\x21-\x7e]")
+
+
+class RequestGuard:
+    def __init__(self, app: ASGIApp, health: Health) -> None:
+        self._app = app
+        self._health = health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        header = (b"x-request-id", request_id.encode("ascii"))
+        is_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_id)
+            return
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            logger.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
+            if is_started:
+                raise ReplyCutShort from None
+            await internal_error(request_id).response()(scope, receive, send_with_id)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """The 503 for a request that cannot be served in this phase."""
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path in PROBES:
+            return None
+        problem = self._health.problem()
+        if problem is None or (path in OBSERVERS and problem.code != "loading"):
+            return None
+        return problem.error().response()
+
+
+class ReplyCutShort(Exception):
+    """Tells the HTTP server to drop the connection; the cause is in the log already."""
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own id, cleaned and cut, or a new one. It is a label: nothing is found by it."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = _NOT_IN_ID.sub("", value.decode("latin-1"))[:MAX_REQUEST_ID_LEN]
+            if text:
+                return text
+    return uuid.uuid4().hex

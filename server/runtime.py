@@ -1,0 +1,120 @@
+"""``ServerRuntime``: everything behind the routes, put together once, started and stopped in order.
+
+It belongs to one application. Listening and signals are ``serve``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+
+from hookserve.engine.config import EngineConfig
+from hookserve.engine.messages import Ready
+from hookserve.engine.text.tokenizer import Tokenizer
+from hookserve.engine.vllm_config import VllmConfig
+from hookserve.hookspecs import Host
+
+from .app import create_app
+from .endpoint_set import EndpointSet
+from .engine_child import ENGINE_COMMAND
+from .engine_client import EngineClient
+from .errors import unavailable
+from .health import Health
+from .serving import Serving
+from .settings import ServerSettings
+from .stat_logging import StatLoggers
+from .supervisor import EngineSupervisor
+
+logger = logging.getLogger("hookserve.server.runtime")
+
+STALL_CHECK_S = 1.0
+
+
+class ServerRuntime:
+    """Making it builds loggers and routes, so that a plugin that fails there is known before the
+    engine is started. ``app`` can be served at once; it answers 503 until ``start`` is through.
+
+    Raises:
+        RequiredPluginError: a plugin that must work failed.
+        PluginConflictError: two plugins claim one route.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        host: Host,
+        engine_config: EngineConfig,
+        tokenizer: Tokenizer,
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        self.settings = settings
+        self.host = host
+        self.vllm_config = VllmConfig.from_engine_config(engine_config)
+        host.calls.process_started(host.roles, self.vllm_config)
+        self.loggers = StatLoggers.build(host, self.vllm_config)
+        self.client = EngineClient(engine_config, self.vllm_config, self.loggers.record)
+        self.health = Health(self.client)
+        self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers)
+        self.endpoints = EndpointSet.build(host)
+        self.supervisor = EngineSupervisor(
+            host, engine_config, self.client, self.health, command=command
+        )
+        self.app: Starlette = create_app(self)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Ready:
+        """Bring the engine up, give it to the endpoints, and open the gate."""
+        ready = await self.supervisor.start()
+        self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
+        self.loggers.log_engine_initialized()
+        await self.endpoints.init_state(self.client, self.app.state, self.settings)
+        if not self.settings.disable_log_stats:
+            interval_s = self.settings.log_stats_interval
+            self._tasks.append(asyncio.create_task(self.loggers.log_forever(interval_s)))
+        self._tasks.append(asyncio.create_task(self._log_stalls()))
+        self.health.set_ready()
+        return ready
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more requests; give the open ones ``timeout_s``, then end them with an error."""
+        self.health.set_draining()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self.client.num_unfinished_requests and self.client.is_running:
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                break
+            await asyncio.sleep(min(0.05, left_s))
+        num_cut = self.client.num_unfinished_requests
+        if num_cut:
+            logger.warning("%d unfinished requests are ended: the server is stopping", num_cut)
+        self.client.fail_all(unavailable("the server is stopping", "shutdown"))
+
+    async def stop(self) -> None:
+        """End the endpoints, the engine and the loggers, in this order; works in every phase."""
+        self.health.set_draining()
+        for task in self._tasks:
+            task.cancel()
+        await self.endpoints.shutdown()
+        await self.supervisor.stop()
+        await self.serving.close()
+        self.loggers.shutdown()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _log_stalls(self) -> None:
+        """One line when the engine stalls, one when it goes on."""
+        was_stalled = False
+        while True:
+            await asyncio.sleep(STALL_CHECK_S)
+            age_s = self.client.stalled_s()
+            if age_s is not None and not was_stalled:
+                logger.error("the engine has finished no step for %.0f s: not ready", age_s)
+            elif age_s is None and was_stalled:
+                logger.info("the engine goes on")
+            was_stalled = age_s is not None

@@ -1,0 +1,173 @@
+"""``Serving``: what the routes share: the model's name, its tokenizer, its limits, the engine.
+
+It is made once, before the engine is up, and stands in ``app.state.serving``. What a route does
+with it is the route's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from hookserve.engine.errors import ConfigError
+from hookserve.engine.text.chat_template import (
+    ChatTemplate,
+    ChatTemplateError,
+    render_chat,
+    tokenizer_template,
+)
+from hookserve.engine.text.tokenizer import Tokenizer
+from hookserve.hookspecs import Host, RequestRecord
+
+from .engine_client import EngineClient
+from .errors import ApiError, bad_request, cut
+from .health import Health
+from .sampling import ContextLimits, SamplingDefaults
+from .stat_logging import StatLoggers
+
+logger = logging.getLogger("hookserve.server.serving")
+
+T = TypeVar("T")
+NUM_TEXT_THREADS = 2
+
+
+class Serving:
+    """Tokenizing and rendering run in threads: a long prompt must not hold up the streams."""
+
+    def __init__(
+        self,
+        host: Host,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        health: Health,
+        loggers: StatLoggers,
+    ) -> None:
+        self.host = host
+        self.client = client
+        self.tokenizer = tokenizer
+        self.health = health
+        self.loggers = loggers
+        self.engine_config = client.engine_config
+        self.created = int(time.time())
+        self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
+        self._template = _chat_template(self.engine_config.model.chat_template, tokenizer)
+        self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return self.engine_config.model.served_model_names
+
+    @property
+    def limits(self) -> ContextLimits:
+        model = self.engine_config.model
+        return ContextLimits(model.max_model_len, self.client.kv_capacity_tokens, model.vocab_size)
+
+    def model_name(self, requested: str | None) -> str:
+        """The name to answer under: the requested one, or the first that is served.
+
+        Raises:
+            ApiError: 404 ``model_not_found``, with the names that are served.
+        """
+        if requested is None:
+            return self.model_names[0]
+        if requested not in self.model_names:
+            raise ApiError(
+                404,
+                f"the model {cut(requested)!r} does not exist; served: "
+                f"{cut(', '.join(self.model_names))}",
+                param="model",
+                code="model_not_found",
+            )
+        return requested
+
+    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize prompts as they are, with the tokenizer's own BOS rule.
+
+        Raises:
+            ApiError: 400 for a text that cannot fit, found before it is tokenized.
+        """
+        for text in texts:
+            self._check_length(text)
+        return await self._in_thread(lambda: [self.tokenizer.encode(text) for text in texts])
+
+    async def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Render the messages with the model's template and tokenize the result.
+
+        Raises:
+            ApiError: 400 with the template's own complaint, or for a chat that cannot fit.
+        """
+        template = self._template
+        if template is None:
+            raise bad_request(
+                "this model has no usable chat template; use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        try:
+            text = await self._in_thread(
+                lambda: render_chat(template, messages, add_generation_prompt=True)
+            )
+        except ChatTemplateError as error:
+            raise bad_request(
+                f"the chat template refuses these messages: {cut(str(error))}",
+                param="messages",
+                code="chat_template_error",
+            ) from None
+        self._check_length(text)
+        # The template has written the special tokens; a second BOS would change the answer.
+        return await self._in_thread(lambda: self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _check_length(self, text: str) -> None:
+        limit = self.engine_config.model.max_model_len
+        at_least = self.tokenizer.min_token_count(text)
+        if at_least > limit:
+            raise bad_request(
+                f"the prompt has {len(text)} characters, which are at least {at_least} tokens, "
+                f"more than the model's context of {limit} tokens",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def report(self, record: RequestRecord) -> None:
+        """Tell plugins and loggers of a request that ended, without holding up its reply."""
+        self.loggers.request_finished(record)
+        self._spawn(self.host.calls.request_finished(record))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, timeout_s: float = 1.0) -> None:
+        """Let reports under way end, and the threads go."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _chat_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template that chats are rendered with, compiled once; ``None`` if there is none.
+
+    Raises:
+        ConfigError: the operator's own template is no template.
+    """
+    if override is not None:
+        try:
+            return ChatTemplate(override, tokenizer.special_tokens, "--chat-template")
+        except ChatTemplateError as error:
+            raise ConfigError(str(error)) from error
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        return tokenizer_template(tokenizer)
+    except ChatTemplateError as error:
+        logger.warning("chats are refused: %s", error)
+        return None

@@ -1,0 +1,205 @@
+"""``EngineSupervisor``: starts the engine process, compares manifests, and acts on its death.
+
+Plugins that fail in the child are put out everywhere by starting it again without them. What
+travels once the engine is ready is ``engine_client``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from hookserve.engine.channel import ChannelError
+from hookserve.engine.config import EngineConfig
+from hookserve.engine.errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, HookserveError
+from hookserve.engine.messages import Failed, ManifestSent, Proceed, Ready, Start
+from hookserve.hookspecs import Denied, Host, Manifest, compare_manifests
+
+from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
+from .engine_client import EngineClient
+from .health import Health
+
+logger = logging.getLogger("hookserve.server.supervisor")
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+MAX_RESTARTS = 3
+"""How often the engine is started again without plugins that failed in it."""
+STOP_TIMEOUT_S = 5.0
+
+
+class EngineStartError(HookserveError):
+    """The engine did not come up; ``exit_code`` is the one that it asked for."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class EngineSupervisor:
+    """One engine process, from its start to its end; lives on the event loop of the main thread.
+
+    ``died`` is set when the engine is gone without having been asked to stop; by then every
+    request has ended with an error and ``health`` says so.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        engine_config: EngineConfig,
+        client: EngineClient,
+        health: Health,
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        self._host = host
+        self._engine_config = engine_config
+        self._client = client
+        self._health = health
+        self._command = command
+        self._child: EngineChild | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.died = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    async def start(self) -> Ready:
+        """Bring the engine up; returns when it has finished its warm-up step.
+
+        Raises:
+            EngineStartError: it ended first, with the engine's own sentence where it left one.
+            PluginError: a required plugin failed in it, or the processes disagree.
+        """
+        try:
+            child = await self._start_with_equal_plugins()
+            await child.channel.send(Proceed())
+            ready = await self._expect(child, Ready)
+        except BaseException:
+            await self._discard_child()
+            raise
+        self._watcher = asyncio.create_task(self._watch(child, ready), name="engine-watcher")
+        return ready
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the engine: by asking it, and by force if it does not end within ``timeout_s``."""
+        self._stopping = True
+        child = self._child
+        if child is None:
+            return
+        if self._watcher is not None and not child.exited.done():
+            stalled = self._client.stalled_s() is not None
+            self._client.request_shutdown()
+            if stalled or not await child.wait(timeout_s):
+                logger.warning("the engine did not stop when asked; it is ended by force")
+        await self._discard_child()
+        if self._watcher is not None:
+            await self._watcher
+            self._client.mark_dead(EngineDeadError("the engine was stopped"))
+
+    def kill(self) -> None:
+        """End the engine at once, for a program that exits in the next moment."""
+        if self._child is not None:
+            self._child.kill()
+
+    # -- start ------------------------------------------------------------------------------
+
+    async def _start_with_equal_plugins(self) -> EngineChild:
+        """Start the child, again without what failed in it, until both processes agree."""
+        denied = [*self._host.settings.denied, *self._host.failures()]
+        for attempt in range(MAX_RESTARTS + 1):
+            child = await self._spawn(tuple(denied))
+            sent = await self._expect(child, ManifestSent)
+            manifest = msgspec.convert(sent.manifest, Manifest)
+            failures = compare_manifests(self._host.manifest(), manifest)
+            if not failures:
+                return child
+            await self._discard_child()
+            if attempt < MAX_RESTARTS:
+                self._withdraw(failures)
+                denied.extend(failures)
+        names = ", ".join(sorted({failure.identity for failure in failures}))
+        raise EngineStartError(
+            EX_CONFIG,
+            f"plugins still fail in the engine after it was started {MAX_RESTARTS + 1} times: "
+            f"{names}; leave them out with --disable-plugins",
+        )
+
+    def _withdraw(self, failures: Sequence[Denied]) -> None:
+        for failure in failures:
+            logger.warning(
+                "plugin %s failed in the %s process (%s: %s); the engine starts again without it",
+                failure.identity,
+                failure.process,
+                failure.stage,
+                failure.error,
+            )
+            self._host.deny(failure)
+
+    async def _spawn(self, denied: tuple[Denied, ...]) -> EngineChild:
+        child = self._child = EngineChild.start(self._command)
+        plugins = msgspec.structs.replace(self._host.settings, denied=denied)
+        await child.channel.send(Start(self._engine_config, plugins))
+        return child
+
+    async def _expect(self, child: EngineChild, kind: type[M]) -> M:
+        try:
+            message = await child.next_message()
+        except ChannelError as error:
+            raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
+        if isinstance(message, kind):
+            return message
+        if isinstance(message, Failed):
+            if message.detail:
+                logger.debug("the engine failed to start:\n%s", message.detail)
+            raise EngineStartError(message.exit_code, message.message)
+        if message is None:
+            await child.wait(LAST_WORDS_S)
+            raise EngineStartError(
+                EX_SOFTWARE,
+                f"the engine process (pid {child.pid}) {child.describe_end()} before it was ready",
+            )
+        raise EngineStartError(
+            EX_SOFTWARE,
+            f"the engine process sent {type(message).__name__} instead of {kind.__name__}",
+        )
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def _watch(self, child: EngineChild, ready: Ready) -> None:
+        serving = asyncio.create_task(self._client.run(child.channel, ready), name="engine-reader")
+        either: set[asyncio.Future[Any]] = {serving, child.exited}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        # Either may come first. The other gets a moment, for the last messages and the exit code.
+        await asyncio.wait(either, timeout=LAST_WORDS_S)
+        serving.cancel()
+        (result,) = await asyncio.gather(serving, return_exceptions=True)
+        if self._stopping:
+            return
+        if isinstance(result, Exception):
+            logger.error("reading what the engine sends failed", exc_info=result)
+        last_words = result if isinstance(result, Failed) else None
+        self._on_death(child, last_words)
+        await child.end()
+
+    def _on_death(self, child: EngineChild, last_words: Failed | None) -> None:
+        reason = f"the engine process (pid {child.pid}) {child.describe_end()}"
+        if last_words is not None:
+            reason = f"the engine stopped: {last_words.message}"
+            if last_words.detail:
+                logger.debug("the engine's own account:\n%s", last_words.detail)
+        logger.error("%s; every request ends with an error", reason)
+        self._health.set_dead(reason)
+        self._client.mark_dead(EngineDeadError(reason))
+        self.died.set()
+
+    async def _discard_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.end()

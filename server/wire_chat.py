@@ -1,0 +1,202 @@
+"""The request of ``POST /v1/chat/completions``, and how its replies and events are written."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from .errors import bad_request, cut
+from .wire_common import NOT_BUILT_COMMON, MaxTokens, SamplingFields
+from .wire_json import RequestDecoder
+
+OBJECT = "chat.completion"
+CHUNK_OBJECT = "chat.completion.chunk"
+
+_EMPTY_MESSAGE_FIELDS: dict[str, tuple[Any, ...]] = {
+    "tool_calls": ([],),
+    "annotations": ([],),
+    "refusal": ("",),
+    "reasoning": ("",),
+    "reasoning_content": ("",),
+    "function_call": (),
+    "audio": (),
+    "tool_call_id": (),
+}
+"""Message fields that clients send back from a reply; only their empty values are accepted."""
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``role`` goes to the template as it is; the template decides which roles it knows."""
+
+    role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: Any = None
+    annotations: Any = None
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    function_call: Any = None
+    audio: Any = None
+    tool_call_id: Any = None
+
+
+class ChatRequest(SamplingFields, frozen=True, kw_only=True):
+    messages: list[ChatMessage] | None = None
+    max_completion_tokens: MaxTokens | None = None
+
+
+DECODER = RequestDecoder(
+    ChatRequest,
+    {
+        **NOT_BUILT_COMMON,
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+        "tools": ([],),
+        "tool_choice": ("none",),
+        "parallel_tool_calls": (True,),
+        "functions": ([],),
+        "function_call": ("none",),
+        "reasoning_effort": (),
+        "include_reasoning": (True,),
+        "thinking_token_budget": (),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "documents": ([],),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "media_io_kwargs": ({},),
+        "mm_processor_kwargs": ({},),
+        "mm_payload": (),
+        "return_mm_kwargs": (False,),
+    },
+)
+
+
+def template_messages(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages as the template gets them: role, text and, if given, name.
+
+    Raises:
+        ApiError: 400 with the path of the part that is no text.
+    """
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _template_message(message: ChatMessage, path: str) -> dict[str, Any]:
+    for name, empty in _EMPTY_MESSAGE_FIELDS.items():
+        value = getattr(message, name)
+        if value is not None and value not in empty:
+            raise bad_request(
+                f"{path}.{name} is not supported yet; leave it out",
+                param=f"{path}.{name}",
+                code="unsupported_field",
+            )
+    plain = {"role": message.role, "content": _text_of(message.content, f"{path}.content")}
+    if message.name is not None:
+        plain["name"] = message.name
+    return plain
+
+
+def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise bad_request(
+            f"{path}: expected a string or a list of text parts", param=path, code="invalid_value"
+        )
+    texts = []
+    for i, part in enumerate(content):
+        if part.type != "text":
+            raise bad_request(
+                f"{path}[{i}]: only parts of type 'text' are supported (given: {cut(part.type)!r})",
+                param=f"{path}[{i}].type",
+                code="unsupported_content",
+            )
+        if part.text is None:
+            raise bad_request(f"{path}[{i}].text: expected a string", param=f"{path}[{i}].text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def choice(
+    index: int,
+    text: str,
+    finish_reason: str | None,
+    stop_reason: str | int | None,
+    token_ids: list[int] | None = None,
+) -> dict[str, Any]:
+    """One entry of ``choices`` in the whole reply."""
+    value: dict[str, Any] = {
+        "index": index,
+        "message": {"role": "assistant", "content": text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": finish_reason,
+    }
+    if stop_reason is not None:
+        value["stop_reason"] = stop_reason
+    if token_ids is not None:
+        value["token_ids"] = token_ids
+    return value
+
+
+class ChatEvents:
+    """Writes the events of one stream. What does not change is encoded once, here."""
+
+    def __init__(self, reply_id: str, created: int, model: str, with_usage: bool) -> None:
+        head = msgspec.json.encode(
+            {"id": reply_id, "object": CHUNK_OBJECT, "created": created, "model": model}
+        )
+        self._head = b"data: " + head[:-1]
+        self._open = self._head + b',"choices":['
+        self._close = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
+        self._encode = msgspec.json.Encoder().encode
+
+    def role(self, index: int, prompt_token_ids: list[int] | None = None) -> bytes:
+        """The first event: who speaks, and no text yet."""
+        value = {
+            "index": index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        opening = self._open
+        if prompt_token_ids is not None:
+            ids = self._encode(prompt_token_ids)
+            opening = self._head + b',"prompt_token_ids":' + ids + b',"choices":['
+        return opening + self._encode(value) + self._close
+
+    def delta(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None,
+        stop_reason: str | int | None = None,
+        token_ids: list[int] | None = None,
+    ) -> bytes:
+        value: dict[str, Any] = {
+            "index": index,
+            "delta": {"content": text} if text else {},
+            "logprobs": None,
+            "finish_reason": finish_reason,
+        }
+        if stop_reason is not None:
+            value["stop_reason"] = stop_reason
+        if token_ids is not None:
+            value["token_ids"] = token_ids
+        return self._open + self._encode(value) + self._close
+
+    def usage(self, value: dict[str, Any]) -> bytes:
+        """The last event but ``[DONE]``: ``choices`` is empty."""
+        return self._open + b'],"usage":' + self._encode(value) + b"}\n\n"

@@ -1,0 +1,138 @@
+"""Decoding a JSON body into a typed request: which fields are known, and what is said of others.
+
+Each request type brings its own table of fields that are known but not built yet; the types
+themselves are in ``wire_completions`` and ``wire_chat``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from .errors import ApiError, bad_request, cut, nearest
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+UNUSED_FIELDS = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+    }
+)
+"""Fields of the OpenAI API that mean nothing on one's own server. They are accepted, and named in
+the reply header ``x-hookserve-unused``."""
+
+_RAW_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(
+    dict[str, msgspec.Raw]
+)
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+
+
+class RequestDecoder:
+    """Decodes one request type.
+
+    Args:
+        struct: the type; its fields are the ones that act.
+        not_built: known fields that do not act yet, with the values that change nothing and are
+            therefore accepted (``null`` always is).
+    """
+
+    def __init__(self, struct: type[T], not_built: Mapping[str, Sequence[Any]]) -> None:
+        self._decoder = msgspec.json.Decoder(struct)
+        self._fields = frozenset(struct.__struct_fields__)
+        self._not_built = not_built
+        overlap = self._fields & not_built.keys()
+        assert not overlap, f"fields both built and not built: {overlap}"
+
+    def decode(self, body: bytes) -> tuple[Any, list[str]]:
+        """Return the request and the names of accepted fields without effect.
+
+        Raises:
+            ApiError: 400, with the path of the field in ``param``.
+        """
+        try:
+            text_is_utf8(body)
+            raw = _RAW_FIELDS.decode(body)
+            unused = self._check_names(raw)
+            return self._decoder.decode(body), unused
+        except RecursionError:
+            raise bad_request("the body is nested too deeply", code="invalid_json") from None
+        except msgspec.ValidationError as error:
+            raise _invalid_field(str(error), body) from None
+        except msgspec.DecodeError as error:
+            raise bad_request(
+                f"the body is not valid JSON: {cut(str(error))}", code="invalid_json"
+            ) from None
+
+    def _check_names(self, raw: Mapping[str, msgspec.Raw]) -> list[str]:
+        unused = []
+        for name, value in raw.items():
+            if name in self._fields:
+                continue
+            if name in UNUSED_FIELDS:
+                unused.append(name)
+            elif name in self._not_built:
+                self._check_no_op(name, value)
+            else:
+                known = self._fields | self._not_built.keys() | UNUSED_FIELDS
+                raise bad_request(
+                    f"unknown field {cut(name)!r}{nearest(name, known)}",
+                    param=cut(name),
+                    code="unknown_field",
+                )
+        return unused
+
+    def _check_no_op(self, name: str, raw: msgspec.Raw) -> None:
+        value = msgspec.json.decode(raw)
+        accepted = self._not_built[name]
+        if value is None or any(_same(value, other) for other in accepted):
+            return
+        raise bad_request(
+            f"the field {name!r} is not supported yet; leave it out (given: {cut(value)})",
+            param=name,
+            code="unsupported_field",
+        )
+
+
+def text_is_utf8(body: bytes) -> None:
+    """Raise the 400 for a body that is not UTF-8; skipped parts are looked at too."""
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise bad_request(
+            f"the body is not valid UTF-8 (byte {error.start})", code="invalid_utf8"
+        ) from None
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equality in which ``false`` is not 0 (as it is in Python) but 1.0 is 1."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def _invalid_field(message: str, body: bytes) -> ApiError:
+    match = _PATH.search(message)
+    if match is None:
+        return bad_request(cut(message), code="invalid_type")
+    path = match["path"]
+    reason = message[: match.start()]
+    given = _value_at(body, path)
+    return bad_request(f"{path}: {reason}{given}", param=path, code="invalid_value")
+
+
+def _value_at(body: bytes, path: str) -> str:
+    """``" (given: …)"`` for the value at msgspec's path, or nothing where there is none."""
+    value = msgspec.json.decode(body)
+    for step in re.findall(r"[^.\[\]]+", path):
+        try:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return ""
+    return f" (given: {cut(value)})"
