@@ -13,10 +13,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from time import perf_counter
 from typing import Any, NamedTuple
 
-from .context import RUNNING, PluginContext, enter
+from .context import PluginContext, enter
 from .errors import PluginError, describe_error
 from .markers import HookInfo
 from .notify_loop import CAUGHT, compile_loop
@@ -241,7 +240,7 @@ class Notify(Hook):
     def _swap(self, guards: Iterable[Guard]) -> None:
         super()._swap(guards)
         self.tell: Callable[..., Pending | None] = compile_loop(
-            self, self.guards, self.info.arguments
+            self, self.guards, self.info.arguments, FRONT_BUDGET_S
         )
 
     async def run(self, *args: Any) -> None:
@@ -253,30 +252,10 @@ class Notify(Hook):
             except CAUGHT as error:
                 self.failed(guard, error)
 
-    def timed(self, *args: Any) -> Pending | None:
-        """The same as ``tell``, and measures each: one call in 16 goes this way."""
-        pending: Pending | None = None
-        cell: list[Plugin | None] = [None]
-        token = RUNNING.set(cell)
-        started = perf_counter()
-        try:
-            for guard in self.guards:
-                cell[0] = guard.plugin
-                try:
-                    result = guard.call(*args)
-                    if result is not None:
-                        pending = self.keep(guard, result, pending)
-                except CAUGHT as error:
-                    self.failed(guard, error)
-                ended = perf_counter()
-                elapsed, started = ended - started, ended
-                guard.sampled += 1
-                guard.sampled_s += elapsed
-                if elapsed > FRONT_BUDGET_S and self.info.failure == "observe":
-                    self.switch_off(guard, f"one call took {elapsed:.1f} s")
-        finally:
-            RUNNING.reset(token)
-        return pending
+    def slow(self, guard: Guard, elapsed_s: float) -> None:
+        """A timed call took longer than the budget: an observer is not called again."""
+        if self.info.failure == "observe":
+            self.switch_off(guard, f"one call took {elapsed_s:.1f} s")
 
     def keep(self, guard: Guard, result: Any, pending: Pending | None) -> Pending | None:
         """Note an awaitable that has to be waited for; any other result means nothing.

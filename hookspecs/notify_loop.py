@@ -8,6 +8,7 @@ generated once, when the set of implementations changes, as ``dataclasses`` does
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .context import RUNNING
@@ -21,11 +22,12 @@ CAUGHT = (Exception, SystemExit)
 SAMPLE_MASK = 15
 """One call in 16 is timed."""
 
-_HEAD = """\
-def tell({arguments}):
+_COUNT = """\
     hook.count = count = hook.count + 1
     if not count & {mask}:
         return timed({arguments})
+"""
+_BEGIN = """\
     pending = None
     cell = [None]
     token = enter(cell)
@@ -40,7 +42,16 @@ _EACH = """\
         except CAUGHT as error:
             failed(guard{n}, error)
 """
-_TAIL = """\
+_CLOCK = """\
+        now = clock()
+        elapsed = now - then
+        then = now
+        guard{n}.sampled += 1
+        guard{n}.sampled_s += elapsed
+        if elapsed > budget:
+            slow(guard{n}, elapsed)
+"""
+_END = """\
     finally:
         leave(token)
     return pending
@@ -48,27 +59,35 @@ _TAIL = """\
 
 
 def compile_loop(
-    hook: Notify, guards: Sequence[Guard], arguments: Sequence[str]
+    hook: Notify, guards: Sequence[Guard], arguments: Sequence[str], budget_s: float
 ) -> Callable[..., Any]:
     """A function of the hook's arguments that calls every guard, attributes what runs to its
     owner, and hands failures to ``hook.failed``. Returns what ``hook.keep`` made of results that
-    are not ``None``, or ``None``."""
+    are not ``None``, or ``None``. One call in 16 is timed; a guard whose timed call took longer
+    than the budget is handed to ``hook.slow``."""
     names = ", ".join(arguments)
-    source = _HEAD.format(arguments=names, mask=SAMPLE_MASK)
+    plain, timed = "", "        then = clock()\n"
     space: dict[str, Any] = {
         "hook": hook,
-        "timed": hook.timed,
         "keep": hook.keep,
         "failed": hook.failed,
+        "slow": hook.slow,
+        "budget": budget_s,
+        "clock": perf_counter,
         "enter": RUNNING.set,
         "leave": RUNNING.reset,
         "CAUGHT": CAUGHT,
     }
     for n, guard in enumerate(guards):
-        source += _EACH.format(n=n, arguments=names)
+        each = _EACH.format(n=n, arguments=names)
+        plain += each
+        timed += each + _CLOCK.format(n=n)
         space.update({f"plugin{n}": guard.plugin, f"call{n}": guard.call, f"guard{n}": guard})
-    if not guards:
-        source += "        pass\n"
-    exec(compile(source + _TAIL, f"<hook {hook.info.name}>", "exec"), space)
+    count = _COUNT.format(arguments=names, mask=SAMPLE_MASK)
+    source = (
+        f"def timed({names}):\n{_BEGIN}{timed}{_END}\n"
+        f"def tell({names}):\n{count}{_BEGIN}{plain or '        pass'}\n{_END}"
+    )
+    exec(compile(source, f"<hook {hook.info.name}>", "exec"), space)
     tell: Callable[..., Any] = space["tell"]
     return tell
