@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hookserve.hookspecs import HostError, current
 from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ModelError(HookserveError):
-    """The model's own code raised; the message names its class and what it raised."""
+    """The model's own code raised; the message names model, plugin, and what it raised."""
 
     exit_code = EX_SOFTWARE
 
@@ -65,6 +66,9 @@ class ModelRunner:
         # Requests without a seed get one from here: reproducible, and like the others theirs alone.
         self._seeds = torch.Generator().manual_seed(vllm_config.model_config.seed)
         self.model: Any = None
+        self.model_name = ""
+        self.model_owner = ""
+        """Identity of the plugin that registered the model."""
         self.kv_caches: dict[str, torch.Tensor] = {}
 
     # -- once -----------------------------------------------------------------------------------
@@ -77,10 +81,25 @@ class ModelRunner:
         """
         from .model_loader import get_model_loader
 
+        config = self.vllm_config.model_config
+        host = current()
+        names = [name for name in config.architectures if host.registry("model").get(name)]
+        self.model_name = next(iter(names), "")
+        claim = host.registry("model").get(self.model_name)
+        self.model_owner = claim.owner if claim is not None else ""
         loader = get_model_loader(self.vllm_config)
-        self.model = loader.load_model(
-            vllm_config=self.vllm_config, model_config=self.vllm_config.model_config
-        )
+        try:
+            with host.enter(self.model_owner or None):
+                self.model = loader.load_model(vllm_config=self.vllm_config, model_config=config)
+        except (HookserveError, HostError):
+            raise
+        except Exception as error:
+            raise ModelError(self._blame("could not be loaded", error)) from error
+
+    def _blame(self, what: str, error: Exception) -> str:
+        owner = f" of plugin {self.model_owner}" if self.model_owner else ""
+        name = self.model_name or type(self.model).__qualname__
+        return f"model {name}{owner} {what}: {type(error).__name__}: {error}"
 
     def attention_layers(self) -> dict[str, Any]:
         return self.vllm_config.compilation_config.static_forward_context
@@ -209,16 +228,11 @@ class ModelRunner:
                     hidden = hidden[inputs.last_token_indices]
                 logits: torch.Tensor = self.model.compute_logits(hidden)
         except Exception as error:
-            kind = type(self.model)
-            raise ModelError(
-                f"{kind.__module__}.{kind.__qualname__} raised {type(error).__name__}: {error}"
-            ) from error
+            raise ModelError(self._blame("failed in a step", error)) from error
         if logits is None or logits.shape[0] != len(inputs.sampled_rows):
             got = None if logits is None else tuple(logits.shape)
-            raise ModelError(
-                f"compute_logits of {type(self.model).__qualname__} gave {got}; expected "
-                f"[{len(inputs.sampled_rows)}, vocabulary]"
-            )
+            wrong = ValueError(f"compute_logits gave {got} for {len(inputs.sampled_rows)} rows")
+            raise ModelError(self._blame("failed in a step", wrong))
         return logits
 
     def _sample(self, inputs: StepInputs, logits: torch.Tensor | None) -> ModelRunnerOutput:
