@@ -125,7 +125,9 @@ class Host:
                 plugin.reason = f"runs in {', '.join(sorted(plugin.facts.roles))}"
 
     def _load(self) -> None:
-        for plugin in self.plugins:
+        # What was handed over explicitly comes first: if it is installed as well, it is this one
+        # that counts, and whose routes are open.
+        for plugin in sorted(self.plugins, key=lambda plugin: not plugin.is_explicit):
             if plugin.state == "found":
                 self._load_one(plugin)
         loaded = [plugin for plugin in self.plugins if plugin.state == "active"]
