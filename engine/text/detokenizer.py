@@ -14,8 +14,8 @@ from .tokenizer import Tokenizer
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _CONTEXT_TOKENS = 6
-_MAX_CHARACTER_TOKENS = 4
-"""A character has at most four bytes: a fifth token shows that the bytes are no character."""
+_MAX_INCOMPLETE_TOKENS = 3
+"""A character has at most four bytes: a fourth that completes none shows that they are none."""
 
 
 class IncrementalDetokenizer:
@@ -68,17 +68,21 @@ class _WindowDecoder:
     been given out, the rest has not."""
 
     def __init__(self, tokenizer: Tokenizer, context: list[int], skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._tokens = context
-        self._num_read = len(context)
+        self._decode = tokenizer.decode
+        self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._tokens = [token_id for token_id in context if token_id not in self._hidden]
+        self._num_read = len(self._tokens)
+        self._num_incomplete = 0
 
     def push(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
         self._tokens.append(token_id)
         new = self._new_text()
-        num_held = len(self._tokens) - self._num_read
-        if new.endswith(REPLACEMENT) and num_held < _MAX_CHARACTER_TOKENS:
+        if new.endswith(REPLACEMENT) and self._num_incomplete < _MAX_INCOMPLETE_TOKENS:
+            self._num_incomplete += 1
             return ""
+        self._num_incomplete = 0
         if new:
             self._tokens = self._tokens[self._num_read :]
             self._num_read = len(self._tokens)
@@ -88,5 +92,5 @@ class _WindowDecoder:
         return self._new_text()
 
     def _new_text(self) -> str:
-        before = self._tokenizer.decode(self._tokens[: self._num_read], self._skip)
-        return self._tokenizer.decode(self._tokens, self._skip)[len(before) :]
+        before = self._decode(self._tokens[: self._num_read], False)
+        return self._decode(self._tokens, False)[len(before) :]

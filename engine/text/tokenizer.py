@@ -86,7 +86,11 @@ class Tokenizer:
         Raises:
             ValueError: the text holds a lone surrogate, which no encoding has.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            text.encode()  # the library says "must be str"; this says what is wrong, and where
+            raise
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

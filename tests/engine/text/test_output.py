@@ -1,0 +1,182 @@
+"""The output processor: stop strings, hold-back and counting, the same for every cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.text.output import OutputProcessor, TextDelta
+from hookserve.engine.text.tokenizer import Tokenizer
+
+COMMON = settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def letters(tokenizer: Tokenizer, text: str) -> list[int]:
+    """One token for each byte: the finest cut that there is."""
+    ids = [tokenizer.backend.token_to_id(c) for c in spelled(text)]
+    assert None not in ids
+    return ids
+
+
+def spelled(text: str) -> str:
+    from tokenizers import pre_tokenizers
+
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return "".join(part for part, _ in level.pre_tokenize_str(text))
+
+
+def run(
+    tokenizer: Tokenizer,
+    ids: list[int],
+    *,
+    finish: str | None = "length",
+    step: int = 1,
+    **params: Any,
+) -> tuple[list[TextDelta], OutputProcessor]:
+    processor = OutputProcessor(tokenizer, [], SamplingParams(**params))
+    parts = [ids[i : i + step] for i in range(0, len(ids), step)] or [[]]
+    deltas = [processor.push(p, finish if p is parts[-1] else None) for p in parts]
+    return deltas, processor
+
+
+def fold(deltas: list[TextDelta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def expected(text: str, stops: list[str], include: bool) -> tuple[str, str | None]:
+    """The definition, character by character: the first stop string to be complete ends it."""
+    for end in range(1, len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            longest = max(complete, key=len)
+            return text[: end if include else end - len(longest)], longest
+    return text, None
+
+
+@COMMON
+@given(
+    text=st.text(alphabet="abc🙂é", max_size=30),
+    stops=st.lists(st.text(alphabet="abc🙂é", min_size=1, max_size=4), max_size=3),
+    include=st.booleans(),
+    step=st.integers(1, 7),
+)
+@example(text="aab", stops=["ab"], include=False, step=1)
+@example(text="abc", stops=["abcd", "bc"], include=False, step=2)
+@example(text="xbab", stops=["bab", "b"], include=True, step=4)
+def test_stops_by_definition_whatever_the_cut(
+    byte_level: Tokenizer, text: str, stops: list[str], include: bool, step: int
+) -> None:
+    ids = letters(byte_level, text)
+    deltas, processor = run(
+        byte_level, ids, step=step, stop=tuple(stops), include_stop_str_in_output=include
+    )
+    wanted, stop = expected(text, stops, include)
+    assert fold(deltas) == wanted
+    last = next((d for d in deltas if d.finish_reason is not None), None)
+    assert last is not None
+    kept = [token for delta in deltas for token in delta.token_ids]
+    assert kept == ids[: len(kept)]
+    assert processor.num_tokens == len(kept)
+    if stop is None:
+        assert (last.finish_reason, last.stop_reason, last.stopped_by_text) == (
+            "length",
+            None,
+            False,
+        )
+        assert kept == ids
+        return
+    assert (last.finish_reason, last.stop_reason, last.stopped_by_text) == ("stop", stop, True)
+    # The token that completed the stop string is the last that counts.
+    end = len((wanted if include else wanted + stop).encode())
+    assert kept == ids[:end]
+    after = deltas[deltas.index(last) + 1 :]
+    assert all(d == TextDelta("", [], None, None, False) for d in after)
+
+
+@COMMON
+@given(
+    text=st.text(alphabet="ab", max_size=30),
+    stop=st.text(alphabet="ab", min_size=1, max_size=5),
+)
+def test_exactly_what_may_still_become_a_stop_string_is_held_back(
+    byte_level: Tokenizer, text: str, stop: str
+) -> None:
+    processor = OutputProcessor(byte_level, [], SamplingParams(stop=(stop,)))
+    seen = shown = ""
+    for char, token in zip(text, letters(byte_level, text), strict=True):
+        delta = processor.push([token], None)
+        if delta.finish_reason is not None:
+            return
+        seen, shown = seen + char, shown + delta.text
+        held = seen[len(shown) :]
+        assert seen == shown + held
+        prefixes = [stop[:n] for n in range(1, len(stop)) if seen.endswith(stop[:n])]
+        assert held == max(prefixes, key=len, default="")
+
+
+def test_what_was_held_back_comes_at_the_end(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "say EN")
+    deltas, _ = run(byte_level, ids, stop=("END",))
+    assert [d.text for d in deltas] == ["s", "a", "y", " ", "", "EN"]
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_a_false_start_is_released_at_once(byte_level: Tokenizer) -> None:
+    deltas, _ = run(byte_level, letters(byte_level, "ENx"), stop=("END",), finish=None)
+    assert [d.text for d in deltas] == ["", "", "ENx"]
+
+
+def test_an_incomplete_character_is_flushed_once_at_the_end(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "a🙂")[:-1]
+    deltas, _ = run(byte_level, ids)
+    assert [d.text for d in deltas] == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
+
+
+def test_an_end_tokens_own_text_is_not_part_of_the_reply(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "hi!")
+    processor = OutputProcessor(byte_level, [], SamplingParams(stop_token_ids=(ids[-1],)))
+    delta = processor.push(ids, "stop", ids[-1])
+    assert delta == TextDelta("hi", ids, "stop", ids[-1], False)
+    assert processor.num_tokens == 3
+
+
+def test_an_end_token_is_shown_where_stops_are_wanted(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "hi!")
+    params = SamplingParams(stop_token_ids=(ids[-1],), include_stop_str_in_output=True)
+    assert OutputProcessor(byte_level, [], params).push(ids, "stop", ids[-1]).text == "hi!"
+
+
+def test_special_tokens_are_hidden_or_shown(byte_level: Tokenizer) -> None:
+    ids = [1, *letters(byte_level, "a"), 2]
+    for skip, text in ((True, "a"), (False, "<|start|>a<|fim|>")):
+        deltas, processor = run(byte_level, ids, skip_special_tokens=skip)
+        assert fold(deltas) == text
+        assert processor.num_tokens == 3
+
+
+def test_a_stop_string_may_be_a_special_token_that_is_shown(byte_level: Tokenizer) -> None:
+    ids = [*letters(byte_level, "a"), 2, *letters(byte_level, "b")]
+    deltas, processor = run(byte_level, ids, stop=("<|fim|>",), skip_special_tokens=False)
+    assert fold(deltas) == "a"
+    assert processor.num_tokens == 2
+    assert processor.is_finished
+
+
+def test_a_stop_string_in_the_same_step_wins_over_the_engines_end(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "a;b")
+    deltas, processor = run(byte_level, ids, stop=(";",), step=3)
+    assert deltas == [TextDelta("a", ids[:2], "stop", ";", True)]
+    assert processor.num_tokens == 2
+
+
+def test_an_end_without_tokens(byte_level: Tokenizer) -> None:
+    processor = OutputProcessor(byte_level, [], SamplingParams(stop=("ab",)))
+    assert processor.push(letters(byte_level, "a"), None).text == ""
+    assert processor.push([], "abort") == TextDelta("a", [], "abort", None, False)
