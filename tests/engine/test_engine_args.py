@@ -1,0 +1,357 @@
+"""From what was asked to an ``EngineConfig``: automatic choices with reasons, refusals by key."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookserve.engine.config import EngineConfig
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import (
+    ConfigError,
+    HookserveError,
+    ModelFileError,
+    UnknownArchitectureError,
+)
+from hookserve.hookspecs import Host, PluginError, PluginSettings, bootstrap
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+from tiny_llama import write_tiny_llama
+
+
+@pytest.fixture
+def front() -> Iterator[Callable[..., Host]]:
+    """``front(*files)``: this process's host, with files as plugins; closed at the end."""
+    hosts: list[Host] = []
+
+    def start(*files: Path, **settings: Any) -> Host:
+        names = tuple(str(file) for file in files)
+        hosts.append(bootstrap(["front"], PluginSettings(files=names, allow=(), **settings)))
+        return hosts[-1]
+
+    yield start
+    for host in hosts:
+        host.close()
+
+
+@pytest.fixture
+def host(front: Callable[..., Host]) -> Host:
+    return front()
+
+
+def build(host: Host, model: Path | str, **values: Any) -> EngineConfig:
+    return EngineArgs(model=str(model), **values).create_engine_config(host)
+
+
+def rewrite(model: Path, name: str = "config.json", **changes: Any) -> None:
+    path = model / name
+    values = json.loads(path.read_text())
+    for key, value in changes.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    path.write_text(json.dumps(values))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "model")
+
+
+# -- what the checkpoint says -------------------------------------------------------------------
+
+
+def test_defaults_come_from_the_checkpoint(host: Host, tiny_llama: Path) -> None:
+    config = build(host, tiny_llama)
+    model = config.model
+    assert model.path == str(tiny_llama)
+    assert model.format == "safetensors"
+    assert model.tokenizer == str(tiny_llama)
+    assert model.served_model_names == (str(tiny_llama),)
+    assert model.architectures == ("LlamaForCausalLM",)
+    assert (model.dtype, model.max_model_len, model.vocab_size) == ("float32", 512, 260)
+    assert model.generation_config["eos_token_id"] == 257
+    assert config.device.platform == "hookserve.plugins_builtin.cpu_platform:CpuPlatform"
+    assert config.device.platform_owner == "hookserve:builtin:cpu"
+    assert config.device.device_type == "cpu"
+    assert config.tree_changes == {}
+
+
+def test_what_was_asked_reaches_the_struct(host: Host, tiny_llama: Path) -> None:
+    config = build(
+        host,
+        tiny_llama,
+        served_model_name=("a", "b"),
+        dtype="bfloat16",
+        max_model_len=100,
+        seed=7,
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        block_size=8,
+        kv_cache_memory_bytes=1 << 20,
+        enable_prefix_caching=False,
+        enforce_eager=True,
+        disable_log_stats=True,
+        log_level="DEBUG",
+        additional_config={"k": 1},
+        load_format="safetensors",
+    )
+    assert config.model.served_model_names == ("a", "b")
+    assert (config.model.dtype, config.model.dtype_reason) == ("bfloat16", "asked for")
+    assert (config.model.max_model_len, config.model.seed) == (100, 7)
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (3, 64)
+    assert (config.cache.block_size, config.cache.kv_cache_memory_bytes) == (8, 1 << 20)
+    assert config.cache.enable_prefix_caching is False
+    assert config.enforce_eager and not config.log_stats
+    assert config.log_level == "DEBUG"
+    assert config.additional_config == {"k": 1}
+    assert config.load.load_format == "safetensors"
+
+
+@pytest.mark.parametrize("key", ["torch_dtype", "dtype"])
+def test_dtype_auto_is_the_checkpoints(host: Host, model: Path, key: str) -> None:
+    rewrite(model, torch_dtype=None)
+    rewrite(model, **{key: "float16"})
+    config = build(host, model)
+    assert config.model.dtype == "float16"
+    assert "checkpoint" in config.model.dtype_reason
+
+
+def test_a_checkpoint_that_says_nothing_is_float32(host: Host, model: Path) -> None:
+    rewrite(model, torch_dtype=None)
+    assert build(host, model).model.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [({"avx512_bf16", "avx2"}, "bfloat16"), ({"avx2"}, "float32")]
+)
+def test_dtype_auto_of_gguf_is_what_the_cpu_computes(
+    flags: set[str],
+    expected: str,
+    host: Host,
+    smollm2_gguf: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "hookserve.plugins_builtin.cpu_platform.read_cpu_flags", lambda: frozenset(flags)
+    )
+    config = build(host, smollm2_gguf)
+    assert (config.model.format, config.model.dtype) == ("gguf", expected)
+    assert "processor" in config.model.dtype_reason
+
+
+def test_an_unsupported_dtype_is_refused_with_what_the_platform_has(
+    host: Host, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuPlatform, "supported_dtype_names", ("float32",))
+    with pytest.raises(ConfigError, match=r"--dtype 'float16'.*platform cpu.*float32"):
+        build(host, tiny_llama, dtype="float16")
+
+
+def test_overrides_reach_deep_and_leave_the_rest(host: Host, model: Path) -> None:
+    rewrite(model, rope_scaling={"rope_type": "linear", "factor": 2.0})
+    changes = {"rope_scaling": {"factor": 4.0}, "max_position_embeddings": 1000}
+    config = build(host, model, hf_overrides=changes)
+    assert config.model.hf_config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+    assert config.model.hf_config["hidden_size"] == 64
+    assert config.model.max_model_len == 1000
+
+
+# -- the generation config, the template, the tokenizer ------------------------------------------
+
+
+def test_the_generation_config_can_be_left_out_replaced_and_changed(
+    host: Host, model: Path, tmp_path: Path
+) -> None:
+    rewrite(model, "generation_config.json", temperature=0.6)
+    assert build(host, model).model.generation_config["temperature"] == 0.6
+    assert build(host, model, generation_config="vllm").model.generation_config == {}
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "generation_config.json").write_text('{"top_k": 3}')
+    config = build(
+        host,
+        model,
+        generation_config=str(other),
+        override_generation_config={"temperature": 0.1},
+    )
+    assert config.model.generation_config == {"top_k": 3, "temperature": 0.1}
+    with pytest.raises(ConfigError, match="--generation-config"):
+        build(host, model, generation_config=str(tmp_path / "no"))
+    with pytest.raises(ConfigError, match=r"'temperatur'.*did you mean 'temperature'"):
+        build(host, model, override_generation_config={"temperatur": 1})
+
+
+def test_a_chat_template_is_a_file_or_a_text(host: Host, tiny_llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_text("{{ messages }}")
+    assert build(host, tiny_llama, chat_template=str(file)).model.chat_template == "{{ messages }}"
+    assert build(host, tiny_llama, chat_template="{{ x }}").model.chat_template == "{{ x }}"
+    with pytest.raises(ConfigError, match="--chat-template"):
+        build(host, tiny_llama, chat_template=str(tmp_path / "no.jinja"))
+
+
+def test_a_tokenizer_of_its_own_goes_through_the_sources(
+    host: Host, tiny_llama: Path, tmp_path: Path
+) -> None:
+    other = write_tiny_llama(tmp_path / "other")
+    assert build(host, tiny_llama, tokenizer=str(other)).model.tokenizer == str(other)
+    with pytest.raises(ModelFileError):
+        build(host, tiny_llama, tokenizer=str(tmp_path / "no"))
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"max_model_len": 513}, ("--max-model-len 513", "at most 512")),
+        ({"tensor_parallel_size": 2}, ("--tensor-parallel-size 2", "expected 1")),
+        ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, ("--max-num-batched-tokens 8", "9")),
+        ({"max_num_seqs": 0}, ("--max-num-seqs 0", "at least 1")),
+        (
+            {"num_gpu_blocks_override": 4, "kv_cache_memory_bytes": 1},
+            ("--num-gpu-blocks-override 4", "--kv-cache-memory-bytes"),
+        ),
+        ({"dtype": "bloat16"}, ("--dtype 'bloat16'", "did you mean 'bfloat16'")),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_key(
+    values: dict[str, Any], words: tuple[str, ...], host: Host, tiny_llama: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(host, tiny_llama, **values)
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.exit_code == 78
+
+
+def test_a_refusal_says_where_the_value_came_from(host: Host, tiny_llama: Path) -> None:
+    sources = {"max_model_len": "environment HOOKSERVE_MAX_MODEL_LEN"}
+    with pytest.raises(ConfigError, match="from environment HOOKSERVE_MAX_MODEL_LEN"):
+        build(host, tiny_llama, max_model_len=513, sources=sources)
+
+
+def test_a_model_without_a_stated_length_needs_one(host: Host, model: Path) -> None:
+    rewrite(model, max_position_embeddings=None)
+    with pytest.raises(ConfigError, match="--max-model-len"):
+        build(host, model)
+    assert build(host, model, max_model_len=64).model.max_model_len == 64
+
+
+def test_an_unknown_architecture_is_refused_in_front(host: Host, model: Path) -> None:
+    rewrite(model, architectures=["LlamaForCausalML"])
+    with pytest.raises(UnknownArchitectureError, match="LlamaForCausalLM"):
+        build(host, model)
+
+
+def test_a_reference_that_no_source_knows_lists_the_sources(host: Host) -> None:
+    with pytest.raises(ConfigError, match="model sources: local, pypi, hub"):
+        build(host, "not a model")
+
+
+def test_a_path_that_does_not_exist_is_74(host: Host) -> None:
+    with pytest.raises(HookserveError) as caught:
+        build(host, "./no/such/folder")
+    assert caught.value.exit_code == 74
+
+
+# -- plugins -------------------------------------------------------------------------------------
+
+SOURCE = """
+from hookserve.hookspecs import Named, hookimpl
+FOLDER = {folder!r}
+
+class Source:
+    def matches(self, reference):
+        return reference.startswith("toy:")
+
+    def resolve(self, reference, *, revision, cache_dir):
+        if reference == "toy:broken":
+            raise KeyError("nothing there")
+        assert (revision, cache_dir) == ("main", "/cache")
+        return FOLDER
+
+@hookimpl
+def model_source():
+    return Named("toy", "{stem}:Source")
+"""
+
+
+def test_a_plugins_source_resolves_a_reference(
+    front: Callable[..., Host], tiny_llama: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "toy_source.py"
+    file.write_text(SOURCE.format(folder=str(tiny_llama), stem="toy_source"))
+    host = front(file)
+    config = build(host, "toy:x", revision="main", cache_dir="/cache")
+    assert config.model.path == str(tiny_llama)
+    assert config.model.served_model_names == ("toy:x",)
+    with pytest.raises(PluginError, match=r"file:toy_source.*KeyError.*nothing there"):
+        build(host, "toy:broken", revision="main", cache_dir="/cache")
+
+
+PLATFORM = """
+from hookserve.hookspecs import hookimpl
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+
+class ToyPlatform(CpuPlatform):
+    device_name = "toy"
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config):
+        super().check_and_update_config(vllm_config)
+        vllm_config.cache_config.block_size = 32
+        vllm_config.compilation_config.custom_ops.append("all")
+        vllm_config.parallel_config.worker_cls = ToyWorker
+
+class ToyWorker:
+    pass
+
+@hookimpl
+def platform():
+    return "{stem}:ToyPlatform"
+"""
+
+
+def test_a_platforms_changes_become_part_of_the_struct_with_its_name(
+    front: Callable[..., Host],
+    tiny_llama: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("hookserve"), "propagate", True)
+    caplog.set_level(logging.INFO, "hookserve")
+    file = tmp_path / "toy_platform.py"
+    file.write_text(PLATFORM.format(stem="toy_platform"))
+    config = build(front(file), tiny_llama)
+    assert config.device.platform == "toy_platform:ToyPlatform"
+    assert config.device.platform_owner == "file:toy_platform"
+    assert config.cache.block_size == 32
+    assert config.parallel.worker_cls == "toy_platform:ToyWorker"
+    assert config.tree_changes == {"compilation_config.custom_ops": ["all"]}
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(
+        "file:toy_platform changed cache_config.block_size from 16 to 32" in x for x in lines
+    )
+
+
+def test_creating_the_model_config_can_be_patched(
+    host: Host, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import msgspec
+
+    original = EngineArgs.create_model_config
+
+    def patched(self: EngineArgs, files: Any, host: Host) -> Any:
+        return msgspec.structs.replace(original(self, files, host), max_model_len=33)
+
+    monkeypatch.setattr(EngineArgs, "create_model_config", patched)
+    assert build(host, tiny_llama).model.max_model_len == 33
