@@ -1,0 +1,363 @@
+"""The four ways of calling, and the guards: who failed, what passes, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hookserve.hookspecs import PluginError, RequestRecord, hookimpl, running
+from hookserve.hookspecs.calls import Collect, First, Guard, Notify, Pipeline, Refuse
+from hookserve.hookspecs.markers import HookInfo
+from hookserve.hookspecs.plugin import Plugin
+
+RECORD = RequestRecord("r", "/v1/completions", "m", 3, 4, "stop", None, 0.0, 0.1, 0.2)
+
+
+def plugin(name: str) -> Plugin:
+    return Plugin(identity=f"file:{name}", name=name, group="file", load=lambda: None)
+
+
+def make(kind: type, *functions: Callable[..., Any], refuse: Refuse | None = None, **info: Any) -> Any:
+    """A hook of one argument, with an implementation for each function, owned by its name."""
+    facts = {"call": "notify", "roles": ("front",), "failure": "request", **info}
+    known = HookInfo(name="hook", arguments=("value",), **facts)
+    guards = [Guard(plugin(function.__name__), function) for function in functions]
+    return kind(known, guards, refuse)
+
+
+def leave(value: Any) -> Any:
+    sys.exit(3)
+
+
+def interrupt(value: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def cancel(value: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+def fail(value: Any) -> Any:
+    raise ValueError("no\nsecond line")
+
+
+# -- collect --------------------------------------------------------------------------------------
+
+
+def test_collect_keeps_owners_and_goes_on_past_failures() -> None:
+    refused = []
+
+    def one(value: Any) -> Any:
+        return value + 1
+
+    def many(value: Any) -> Iterator[Any]:
+        yield value
+        yield running()
+
+    def broken_later(value: Any) -> Iterator[Any]:
+        yield value
+        raise ValueError("late")
+
+    hook = make(
+        Collect,
+        fail,
+        one,
+        leave,
+        many,
+        broken_later,
+        refuse=lambda plugin, info, stage, error: refused.append((plugin.name, stage, error)),
+        failure="refuse",
+    )
+    first, second = hook(1)
+    assert (first.owner.name, first.value) == ("one", 2)
+    assert (second.owner.name, second.value) == ("many", [1, second.owner])
+    assert [(name, stage, type(error)) for name, stage, error in refused] == [
+        ("fail", "register", ValueError),
+        ("leave", "register", SystemExit),
+        ("broken_later", "register", ValueError),
+    ]
+
+
+# -- first ----------------------------------------------------------------------------------------
+
+
+def test_first_awaits_each_answer_before_it_asks_the_next() -> None:
+    asked = []
+
+    async def slow_none(value: Any) -> None:
+        asked.append("began")
+        await asyncio.sleep(0)
+        asked.append("ended")
+
+    def answers(value: Any) -> str:
+        asked.append("answers")
+        return f"answer to {value}"
+
+    def never(value: Any) -> str:
+        raise AssertionError("asked after an answer")
+
+    answer = asyncio.run(make(First, slow_none, answers, never)("q"))
+    assert (answer.owner.name, answer.value) == ("answers", "answer to q")
+    assert asked == ["began", "ended", "answers"]
+
+
+def test_first_is_none_when_nobody_answers() -> None:
+    assert asyncio.run(make(First)("q")) is None
+
+
+def test_first_takes_a_false_answer_for_an_answer() -> None:
+    def no(value: Any) -> bool:
+        return False
+
+    answer = asyncio.run(make(First, no)("q"))
+    assert answer.value is False
+
+
+def test_a_failing_first_names_the_plugin() -> None:
+    with pytest.raises(PluginError) as raised:
+        asyncio.run(make(First, fail)("q"))
+    assert (raised.value.identity, raised.value.stage) == ("file:fail", "run")
+    assert "hook raised ValueError: no" in str(raised.value)
+    assert "second line" not in str(raised.value)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+# -- pipeline -------------------------------------------------------------------------------------
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+def unchanged(value: int) -> None: ...
+
+
+def increase(value: int) -> int:
+    return value + 1
+
+
+def test_a_pipeline_hands_each_result_on() -> None:
+    assert make(Pipeline, double, unchanged, increase)(5) == 11
+    assert make(Pipeline, increase, double)(5) == 12
+
+
+def test_a_pipeline_can_wait() -> None:
+    async def later(value: int) -> int:
+        await asyncio.sleep(0)
+        return value + 100
+
+    assert asyncio.run(make(Pipeline, double, later, unchanged, increase).run(5)) == 111
+
+
+def test_a_failing_pipeline_names_the_plugin() -> None:
+    with pytest.raises(PluginError, match="file:fail"):
+        make(Pipeline, double, fail)(5)
+
+
+# -- notify and the guards --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("caught", [fail, leave])
+def test_one_failing_observer_harms_no_other(caught: Callable[..., Any]) -> None:
+    told: list[Any] = []
+    hook = make(Notify, caught, told.append, failure="observe")
+    for n in range(3):
+        hook.tell(n)
+    assert told == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("passing", "kind"), [(interrupt, KeyboardInterrupt), (cancel, asyncio.CancelledError)]
+)
+def test_interrupts_and_cancellation_pass(passing: Callable[..., Any], kind: type) -> None:
+    with pytest.raises(kind):
+        make(Notify, passing, failure="observe").tell(1)
+    with pytest.raises(kind):
+        make(Collect, passing, failure="refuse")(1)
+    with pytest.raises(kind):
+        make(Pipeline, passing)(1)
+
+
+def test_an_observer_is_logged_once_counted_and_switched_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    hook = make(Notify, fail, failure="observe")
+    hook._clock = lambda: now[0]
+    guard = hook.guards[0]
+    for _ in range(4):
+        hook.tell(1)
+    now[0] = 61.0  # the first four are out of the window
+    for _ in range(4):
+        hook.tell(1)
+    assert hook.guards == (guard,)
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+    assert "file:fail failed in hook" in caplog.text
+    hook.tell(1)
+    assert hook.guards == ()
+    assert hook.switched_off == (guard,)
+    assert "file:fail: hook hook is switched off: 5 failures in 60 s" in caplog.messages[-1]
+    hook.tell(1)
+    assert guard.errors == 9
+
+
+def test_every_call_counts_errors_and_one_in_16_is_timed() -> None:
+    hook = make(Notify, unchanged, failure="observe")
+    for _ in range(33):
+        hook.tell(1)
+    assert hook.guards[0].sampled == 2
+    assert 0 < hook.guards[0].sampled_s < 1
+    failing = make(Notify, fail, failure="logged")
+    for _ in range(17):
+        failing.tell(1)
+    assert failing.guards[0].errors == 17
+
+
+def test_an_observer_over_its_budget_is_switched_off_after_the_timed_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("hookserve.hookspecs.notify_loop.perf_counter", lambda: next(clock))
+    hook = make(Notify, unchanged, failure="observe")
+    for _ in range(15):
+        hook.tell(1)
+    assert len(hook.guards) == 1
+    hook.tell(1)
+    assert hook.guards == ()
+    assert "one call took 6.0 s" in caplog.text
+
+
+def test_a_hook_that_nobody_implements_does_nothing() -> None:
+    hook = make(Notify, failure="observe")
+    assert hook.guards == ()
+    assert hook.tell(1) is None
+
+
+def test_withdrawal_swaps_the_guards_and_a_call_in_progress_ends_as_it_began() -> None:
+    told = []
+
+    def first(value: Any) -> None:
+        told.append("first")
+        for guard in hook.guards:
+            hook.withdraw(guard.plugin)
+
+    def second(value: Any) -> None:
+        told.append("second")
+
+    hook = make(Notify, first, second, failure="observe")
+    hook.tell(1)
+    hook.tell(1)
+    assert told == ["first", "second"]
+
+
+def test_what_runs_knows_whose_it_is_and_the_outer_owner_comes_back() -> None:
+    seen = []
+
+    def inner(value: Any) -> None:
+        seen.append(running())
+
+    def outer(value: Any) -> None:
+        nested.tell(1)
+        seen.append(running())
+
+    nested = make(Notify, inner, failure="observe")
+    hook = make(Notify, outer, fail, failure="observe")
+    for _ in range(16):  # the last one goes the timed way
+        seen.clear()
+        hook.tell(1)
+        assert [owner.name for owner in seen] == ["inner", "outer"]
+        assert running() is None
+
+
+def test_an_awaitable_where_nobody_can_wait_is_the_plugins_failure() -> None:
+    async def waits(value: Any) -> None: ...
+
+    hook = make(Notify, waits, failure="logged")
+    hook.tell(1)  # and the coroutine is closed: a warning would be an error here
+    assert hook.guards[0].errors == 1
+
+
+# -- the typed methods ------------------------------------------------------------------------------
+
+
+def test_request_finished_waits_for_coroutines_and_guards_them(
+    make_host: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+
+    class Waits:
+        @hookimpl
+        async def request_finished(self, record: Any, ctx: Any) -> None:
+            await asyncio.sleep(0)
+            told.append((record.request_id, ctx.identity, running().identity))  # type: ignore
+
+    class Breaks:
+        @hookimpl
+        async def request_finished(self) -> None:
+            await asyncio.sleep(0)
+            sys.exit(4)
+
+    host = make_host(Waits(), Breaks())
+    asyncio.run(host.calls.request_finished(RECORD))
+    assert told == [("r", "object:Waits", "object:Waits")]
+    assert "object:Breaks failed in request_finished" in caplog.text
+    reports = {report.identity: report.hooks[0] for report in host.describe()}
+    assert (reports["object:Breaks"].errors, reports["object:Waits"].errors) == (1, 0)
+
+
+def test_a_coroutine_that_never_ends_is_given_up(
+    make_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.01)
+
+    class Hangs:
+        @hookimpl
+        async def request_finished(self) -> None:
+            await asyncio.Event().wait()
+
+    host = make_host(Hangs())
+    asyncio.run(asyncio.wait_for(host.calls.request_finished(RECORD), 5))
+    assert host.describe()[0].hooks[0].errors == 1
+
+
+def test_arguments_come_by_name_in_any_order(make_host: Any) -> None:
+    told = []
+
+    class Swapped:
+        @hookimpl
+        def process_started(self, ctx: Any, config: Any, roles: Any) -> None:
+            told.append((ctx.identity, config, roles))
+
+    class Nothing:
+        @hookimpl
+        def process_started(self) -> None:
+            told.append(())
+
+    host = make_host(Swapped(), Nothing())
+    host.calls.process_started(host.roles, "config")
+    assert sorted(told) == [(), ("object:Swapped", "config", host.roles)]
+
+
+def test_shutdown_goes_on_past_failures(make_host: Any, caplog: pytest.LogCaptureFixture) -> None:
+    told = []
+
+    class A:
+        @hookimpl
+        def shutdown(self, roles: Any) -> None:
+            sys.exit(9)
+
+    class B:
+        @hookimpl
+        def shutdown(self, roles: Any) -> None:
+            told.append(roles)
+
+    host = make_host(A(), B())
+    host.close()
+    host.close()
+    assert told == [host.roles]
+    assert "object:A failed in shutdown: SystemExit: 9" in caplog.text
