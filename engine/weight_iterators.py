@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 
 from .errors import ModelFileError
-from .gguf import GGUFFile
+from .gguf import GGUFFile, TensorInfo
 from .gguf_names import hf_config_from_gguf, hf_tensors
 from .gguf_quant import dequantize
 from .safetensors_files import read_header
+
+_Bytes = npt.NDArray[np.uint8]
 
 
 def iterate_safetensors(files: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -49,19 +53,22 @@ def iterate_gguf(
     named = hf_tensors(file, hf_config_from_gguf(file))
     for name, target in named.items():
         info = file.tensors[name]
-        tensor = dequantize(file.raw(name), info.ggml_type, info.shape, dtype)
+        raw = file.raw(name)
         if target.heads:
-            tensor = _undo_interleave(path, name, tensor, target.heads)
-        yield target.name, tensor
+            raw = _undo_interleave(path, info, raw, target.heads)
+        yield target.name, dequantize(raw, info.ggml_type, info.shape, dtype)
 
 
-def _undo_interleave(path: str, name: str, tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a head from (pair, half) order back to (half, pair) order.
+def _undo_interleave(path: str, info: TensorInfo, raw: _Bytes, heads: int) -> _Bytes:
+    """Rows of a head from (pair, half) order back to (half, pair) order, still quantized.
 
-    The format rotates neighbouring rows, the ecosystem row i with row i + head_dim / 2.
+    The format rotates neighbouring rows, the ecosystem row i with row i + head_dim / 2. No block
+    spans two rows, so whole rows of bytes move.
     """
-    rows = tensor.shape[0]
-    if rows % (2 * heads):
-        raise ModelFileError(f"{path}: tensor {name!r} has {rows} rows for {heads} heads")
-    split = tensor.view(heads, rows // heads // 2, 2, -1)
-    return split.transpose(1, 2).reshape(tensor.shape)
+    rows = info.shape[0]
+    if rows % (2 * heads) or raw.size % rows:
+        raise ModelFileError(
+            f"{path}: tensor {info.name!r} has {rows} rows, which do not divide into {heads} heads"
+        )
+    split = raw.reshape(heads, rows // heads // 2, 2, -1)
+    return split.swapaxes(1, 2).reshape(-1)
