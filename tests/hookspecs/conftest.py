@@ -17,34 +17,34 @@ MakeHost = Callable[..., Host]
 
 
 @pytest.fixture
-def builtins(monkeypatch: pytest.MonkeyPatch) -> list[Plugin]:
-    """The built-ins of this test; empty unless it adds some."""
-    chosen: list[Plugin] = []
-    monkeypatch.setattr(discovery_module, "builtin_plugins", lambda: list(chosen))
+def builtins(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Plugin]]:
+    """What makes the built-ins of this test, anew for each host; empty unless it adds some."""
+    chosen: list[Callable[[], Plugin]] = []
+    monkeypatch.setattr(discovery_module, "builtin_plugins", lambda: [make() for make in chosen])
     return chosen
 
 
 @pytest.fixture
-def add_builtin(builtins: list[Plugin]) -> Callable[..., Plugin]:
-    def add(name: str, plugin: object, *, essential: bool = False) -> Plugin:
+def add_builtin(builtins: list[Callable[[], Plugin]]) -> Callable[..., None]:
+    def add(name: str, plugin: object, *, essential: bool = False) -> None:
         facts = Facts(essential=essential, roles=frozenset({"front", "engine", "worker", "cli"}))
-        record = Plugin(
-            identity=f"hookserve:builtin:{name}",
-            name=name,
-            group="builtin",
-            load=lambda: plugin,
-            distribution="hookserve",
-            file=f"/builtin/{name}.py",
-            facts=facts,
+        builtins.append(
+            lambda: Plugin(
+                identity=f"hookserve:builtin:{name}",
+                name=name,
+                group="builtin",
+                load=lambda: plugin,
+                distribution="hookserve",
+                file=f"/builtin/{name}.py",
+                facts=facts,
+            )
         )
-        builtins.append(record)
-        return record
 
     return add
 
 
 @pytest.fixture
-def make_host(builtins: list[Plugin]) -> MakeHost:
+def make_host(builtins: Any) -> MakeHost:
     """A host apart from ``current``; all roles share the process unless the test says less."""
 
     def make(

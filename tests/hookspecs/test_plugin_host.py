@@ -1,0 +1,573 @@
+"""The host of a process: what a failure leaves, what is opened, chosen, told and reported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookserve.hookspecs import (
+    Denied,
+    Endpoint,
+    Host,
+    HostError,
+    ModelEntry,
+    Named,
+    PluginConflictError,
+    PluginError,
+    PluginSelectionError,
+    PluginSettings,
+    RequiredPluginError,
+    SettingsDifferError,
+    UnknownNameError,
+    bootstrap,
+    create_plugin_manager,
+    current,
+    hookimpl,
+)
+from plugin_folder import install_plugin
+
+HEADER = "from hookserve.hookspecs import Endpoint, ModelEntry, Named, hookimpl\n"
+
+
+class Models:
+    @hookimpl
+    def register_model(self) -> list[ModelEntry]:
+        return [ModelEntry("AForCausalLM", "a.model:A"), ModelEntry("BForCausalLM", "a.model:B")]
+
+
+class Routes:
+    def routes(self) -> list[Any]:
+        return []
+
+
+def declared(host: Host, identity: str) -> dict[str, str]:
+    (report,) = [report for report in host.describe() if report.identity == identity]
+    return {f"{one.kind}:{one.name}": one.state for one in report.declarations}
+
+
+# -- declarations -------------------------------------------------------------------------------
+
+
+def test_declarations_reach_the_registries_of_their_kinds(make_host: Any) -> None:
+    class Everything(Models):
+        @hookimpl
+        def platform(self) -> str:
+            return "p.q:Platform"
+
+        @hookimpl
+        def stat_logger(self) -> list[Any]:
+            return [Routes, "s.t:Logger"]
+
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            return Endpoint("extra", Routes)
+
+        @hookimpl
+        def model_source(self) -> Named:
+            return Named("ftp", "m.s:Ftp")
+
+        @hookimpl
+        def model_loader(self) -> Iterator[Named]:
+            yield Named("npz", "m.l:Npz")
+
+        @hookimpl
+        def executor(self) -> None:
+            return None
+
+    host = make_host(Everything())
+    assert host.problems() == []
+    assert declared(host, "object:Everything") == {
+        "model:AForCausalLM": "active",
+        "model:BForCausalLM": "active",
+        "platform:Everything": "active",
+        f"stat_logger:{__name__}.Routes": "active",
+        "stat_logger:s.t.Logger": "active",
+        "endpoint:extra": "active",
+        "model_source:ftp": "active",
+        "model_loader:npz": "active",
+    }
+    assert host.registry("stat_logger").resolve(f"{__name__}.Routes") is Routes
+
+
+@pytest.mark.parametrize(
+    ("hook", "value", "words"),
+    [
+        ("register_model", Named("A", "a:A"), "expected ModelEntry, several, or None"),
+        ("register_model", [None], "expected ModelEntry"),
+        ("register_model", 3, "returned 3"),
+        ("register_model", ModelEntry("A", "not a path"), "not of the form"),
+        ("register_model", ModelEntry("", "a:A"), "expected a name"),
+        ("register_model", ModelEntry("A", 3), "neither"),  # type: ignore[arg-type]
+        ("platform", ["a:A"], "expected str or None"),
+        ("stat_logger", 3, "expected type or str"),
+        ("endpoint", "a:A", "expected Endpoint"),
+        ("executor", {"a": "b"}, "expected Named"),
+    ],
+)
+def test_an_answer_of_the_wrong_kind_puts_the_plugin_out(
+    hook: str, value: Any, words: str, make_host: Any
+) -> None:
+    def answer(self: Any) -> Any:
+        return value
+
+    plugin = type("Wrong", (), {hook: hookimpl(specname=hook)(answer)})()
+    host = make_host(plugin, platform="cpu")
+    (report,) = host.describe()
+    assert (report.state, report.stage) == ("out", "register")
+    assert words in str(report.error), report.error
+
+
+def test_an_object_is_no_target_where_processes_are_several(make_host: Any) -> None:
+    class Direct:
+        @hookimpl
+        def register_model(self) -> ModelEntry:
+            return ModelEntry("A", Models)
+
+    class Front:
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            return Endpoint("e", Routes)
+
+    together = make_host(Direct())
+    assert together.registry("model").resolve("A") is Models
+    apart = make_host(Direct(), Front(), roles=["front"])
+    (line,) = apart.problems()
+    assert "object:Direct" in line and "module:attribute" in line
+    assert apart.registry("endpoint").resolve("e") is Routes
+
+
+# -- failures -----------------------------------------------------------------------------------
+
+
+class Partly(Models):
+    """Fails after another hook of it has succeeded."""
+
+    @hookimpl
+    def endpoint(self) -> Endpoint:
+        return Endpoint("partly", Routes)
+
+    @hookimpl
+    def executor(self) -> Any:
+        raise RuntimeError("no executor today")
+
+
+def test_a_plugin_that_fails_part_way_leaves_nothing(make_host: Any) -> None:
+    host = make_host(Partly(), Models())
+    (line,) = host.problems()
+    assert line == (
+        "object:Partly is out, failed at stage 'register': hook executor raised RuntimeError: "
+        "no executor today"
+    )
+    assert declared(host, "object:Partly") == {}
+    assert host.registry("endpoint").names() == []
+    assert [claim.owner for claim in host.registry("model").claims()] == ["object:Models"] * 2
+    assert not host.pm.has_plugin("object:Partly")
+    assert all(
+        guard.plugin.identity != "object:Partly"
+        for hook in host.calls.hooks.values()
+        for guard in hook.guards
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("raise ValueError('cannot')", "ValueError: cannot"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import no_such_module_here", "ModuleNotFoundError"),
+        ("class Plugin:\n    def __init__(self): raise OSError('gone')", "OSError: gone"),
+    ],
+)
+def test_a_plugin_that_fails_at_import_is_out_and_others_are_in(
+    source: str, error: str, site: Path, make_host: Any
+) -> None:
+    target = "host_bad:Plugin" if "class" in source else "host_bad"
+    install_plugin(site, "bad-dist", {"host_bad": source}, entries={"bad": target})
+    host = make_host(Models())
+    (report,) = [report for report in host.describe() if report.name == "bad"]
+    assert (report.state, report.stage) == ("out", "import")
+    assert str(report.error).startswith(error)
+    assert report.load_ms is not None
+    assert host.registry("model").names() == ["AForCausalLM", "BForCausalLM"]
+    assert [denied.identity for denied in host.failures()] == ["bad-dist:hookserve:bad"]
+
+
+def test_an_interrupt_while_loading_is_not_swallowed(site: Path, make_host: Any) -> None:
+    install_plugin(site, "int-dist", {"host_int": "raise KeyboardInterrupt"})
+    with pytest.raises(KeyboardInterrupt):
+        make_host()
+
+
+def test_a_required_plugin_that_fails_stops_the_start(make_host: Any) -> None:
+    with pytest.raises(RequiredPluginError) as raised:
+        make_host(Partly(), require=("Partly",))
+    assert (raised.value.identity, raised.value.stage) == ("object:Partly", "register")
+    assert "it is required" in str(raised.value)
+    assert raised.value.exit_code == 78
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_an_essential_built_in_that_fails_stops_the_start_and_another_does_not(
+    make_host: Any, add_builtin: Any
+) -> None:
+    add_builtin("extra", Partly())
+    assert make_host().problems()[0].startswith("hookserve:builtin:extra is out")
+    add_builtin("core", Partly(), essential=True)
+    with pytest.raises(RequiredPluginError, match=r"builtin:core .* cannot do without it"):
+        make_host()
+
+
+def test_a_failure_in_process_started_puts_the_plugin_out(
+    make_host: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Late(Models):
+        @hookimpl
+        def process_started(self) -> None:
+            sys.exit(4)
+
+    host = make_host(Late())
+    assert host.registry("model").claims() != []
+    host.calls.process_started(host.roles, None)
+    (failure,) = host.failures()
+    assert (failure.identity, failure.process, failure.stage) == ("object:Late", "front", "run")
+    assert "SystemExit: 4" in failure.error
+    assert host.registry("model").claims() == []
+    assert "object:Late is out" in caplog.text
+
+
+def test_deny_rolls_back_what_failed_elsewhere(make_host: Any) -> None:
+    host = make_host(Models(), Partly())
+    host.deny(Denied("object:Models", "engine", "run", "OSError: only there"))
+    assert host.registry("model").names() == []
+    (report,) = [report for report in host.describe() if report.identity == "object:Models"]
+    assert (report.state, report.stage, report.error) == ("out", "run", "OSError: only there")
+    assert report.reason == "it failed in the engine process; its modules stay imported here"
+    with pytest.raises(PluginConflictError, match="no such plugin"):
+        host.deny(Denied("nobody", "engine", "run", "x"))
+
+
+def test_deny_of_a_required_plugin_stops(make_host: Any) -> None:
+    host = make_host(Models(), require=("Models",))
+    with pytest.raises(RequiredPluginError):
+        host.deny(Denied("object:Models", "engine", "run", "OSError: only there"))
+
+
+# -- endpoints ----------------------------------------------------------------------------------
+
+ENDPOINT = HEADER + '@hookimpl\ndef endpoint():\n    return Endpoint("extra", "a.b:Routes")\n'
+
+
+@pytest.mark.parametrize(
+    ("entries", "opened"),
+    [
+        ((), False),
+        (("extra",), True),
+        ((" ep-dist/host_ep ",), True),
+        (("host_ep",), True),
+        (("ep-dist:hookserve:host_ep",), True),
+    ],
+)
+def test_a_third_partys_endpoint_is_closed_until_it_is_opened(
+    entries: tuple[str, ...], opened: bool, site: Path, make_host: Any
+) -> None:
+    install_plugin(site, "ep-dist", {"host_ep": ENDPOINT})
+    host = make_host(enable_endpoints=entries)
+    identity = "ep-dist:hookserve:host_ep"
+    assert declared(host, identity) == {"endpoint:extra": "active" if opened else "closed"}
+    assert host.registry("endpoint").names() == (["extra"] if opened else [])
+    hint = f"endpoint 'extra' of {identity} is closed; open it with --enable-endpoints extra"
+    assert host.warnings == ([] if opened else [hint])
+
+
+def test_a_closed_endpoint_overrides_nothing(site: Path, make_host: Any, add_builtin: Any) -> None:
+    class Core:
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            return Endpoint("extra", "core:Routes")
+
+    add_builtin("core", Core())
+    install_plugin(site, "ep-dist", {"host_ep": ENDPOINT})
+    claim = make_host().registry("endpoint").get("extra")
+    assert claim.owner == "hookserve:builtin:core"
+    opened = make_host(enable_endpoints=("host_ep",)).registry("endpoint").get("extra")
+    assert (opened.owner, opened.overrides) == ("ep-dist:hookserve:host_ep", claim.owner)
+
+
+def test_a_file_opens_its_own_endpoints(tmp_path: Path, site: Path, make_host: Any) -> None:
+    (tmp_path / "host_file.py").write_text(ENDPOINT)
+    host = make_host(files=[str(tmp_path / "host_file.py")])
+    assert host.registry("endpoint").names() == ["extra"]
+
+
+def test_opening_what_is_not_there_gives_the_nearest(site: Path, make_host: Any) -> None:
+    install_plugin(site, "ep-dist", {"host_ep": ENDPOINT})
+    with pytest.raises(PluginSelectionError, match=r"'host_pe'; did you mean host_ep"):
+        make_host(enable_endpoints=("host_pe",))
+    assert make_host(roles=["engine"], enable_endpoints=("host_pe",)).problems() == []
+
+
+# -- platforms ----------------------------------------------------------------------------------
+
+
+def platform(name: str, answer: str | None = "p.q:Platform") -> object:
+    @hookimpl
+    def offer(self: Any) -> str | None:
+        if answer == "raise":
+            raise OSError("no driver")
+        return answer
+
+    offer.hookserve_impl["specname"] = "platform"  # type: ignore[attr-defined]
+    return type(name, (), {"offer": offer})()
+
+
+def test_a_third_partys_platform_beats_the_built_in_one(make_host: Any, add_builtin: Any) -> None:
+    add_builtin("cpu", platform("Cpu", "core:Cpu"))
+    assert make_host(platform("Npu", None)).platform().name == "cpu"
+    host = make_host(platform("Npu"))
+    assert host.platform().name == "Npu"
+    line = "platform 'Npu': object:Npu overrides built-in hookserve:builtin:cpu"
+    assert host.warnings == [line]
+    assert declared(host, "hookserve:builtin:cpu") == {"platform:cpu": "overridden by object:Npu"}
+    named = make_host(platform("Npu"), platform="cpu")
+    assert named.platform().target == "core:Cpu"
+    assert declared(named, "object:Npu") == {"platform:Npu": "yielded to hookserve:builtin:cpu"}
+
+
+def test_two_third_party_platforms_need_a_choice(make_host: Any) -> None:
+    host = make_host(platform("Npu"), platform("Xpu"))
+    with pytest.raises(PluginConflictError, match=r"object:Npu .* object:Xpu .* --platform"):
+        host.platform()
+    assert make_host(platform("Npu"), platform("Xpu"), platform=" Xpu ").platform().name == "Xpu"
+
+
+def test_a_platform_that_did_not_answer_cannot_be_chosen(make_host: Any) -> None:
+    with pytest.raises(UnknownNameError, match="'Xpu' did not answer on this machine"):
+        make_host(platform("Npu"), platform="Xpu").platform()
+    with pytest.raises(UnknownNameError, match="no platform answered"):
+        make_host().platform()
+
+
+def test_an_exception_in_a_platform_hook_stops_the_start_unless_another_is_named(
+    make_host: Any, add_builtin: Any
+) -> None:
+    add_builtin("cpu", platform("Cpu", "core:Cpu"))
+    with pytest.raises(RequiredPluginError, match=r"object:Npu .*no driver.*--platform NAME"):
+        make_host(platform("Npu", "raise"))
+    with pytest.raises(RequiredPluginError):
+        make_host(platform("Npu", "raise"), platform="Npu")
+    host = make_host(platform("Npu", "raise"), platform="cpu")
+    assert host.platform().name == "cpu"
+    assert host.problems()[0].startswith("object:Npu is out")
+
+
+# -- context --------------------------------------------------------------------------------------
+
+
+def test_the_context_is_the_plugins_own(
+    make_host: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, Any] = {}
+
+    class First:
+        @hookimpl
+        def register_model(self, ctx: Any) -> None:
+            seen["first"] = ctx
+            ctx.stash["n"] = 1
+            ctx.logger.warning("told")
+
+        @hookimpl
+        def shutdown(self, ctx: Any) -> None:
+            seen["n"] = ctx.stash["n"]
+
+    class Second:
+        @hookimpl
+        def register_model(self, ctx: Any) -> None:
+            seen["second"] = ctx
+
+    host = make_host(
+        First(), Second(), config={"First": {"depth": 3}}, cache_dir=str(tmp_path / "cache")
+    )
+    host.close()
+    first, second = seen["first"], seen["second"]
+    assert (first.identity, first.roles) == ("object:First", host.roles)
+    assert dict(first.config) == {"depth": 3} and dict(second.config) == {}
+    with pytest.raises(TypeError):
+        first.config["depth"] = 4
+    assert seen["n"] == 1 and second.stash == {}
+    assert first.cache_dir == tmp_path / "cache" / "plugins" / "object--First"
+    assert first.cache_dir.is_dir() and second.cache_dir != first.cache_dir
+    assert first.logger.name == "hookserve.plugin.object:First"
+    assert first.logger.handlers
+
+
+def test_a_late_registration_from_a_hook_has_its_owner(make_host: Any) -> None:
+    holder: list[Host] = []
+
+    class Lazy:
+        @hookimpl
+        def process_started(self) -> None:
+            holder[0].registry("model").register("LateForCausalLM", "late:Model")
+
+    host = make_host(Lazy())
+    holder.append(host)
+    host.calls.process_started(host.roles, None)
+    assert host.registry("model").get("LateForCausalLM").owner == "object:Lazy"
+    host = make_host(Lazy())
+    holder[0] = host
+    host.registry("model").names()
+    host.calls.process_started(host.roles, None)
+    assert "too late: the table was read at" in host.problems()[0]
+
+
+def test_enter_takes_an_identity(make_host: Any) -> None:
+    host = make_host(Models())
+    with host.enter("object:Models"):
+        host.registry("model").register("LateForCausalLM", "late:Model")
+    assert host.registry("model").get("LateForCausalLM").owner == "object:Models"
+
+
+# -- the host of the process ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_current(builtins: Any) -> Iterator[None]:
+    yield
+    try:
+        current().close()
+    except HostError:
+        pass
+
+
+@pytest.mark.usefixtures("no_current")
+def test_equal_settings_give_the_first_host_and_others_are_refused_by_name() -> None:
+    with pytest.raises(HostError, match="call bootstrap first"):
+        current()
+    host = bootstrap(["front", "engine"], PluginSettings(deny=()))
+    assert current() is host
+    assert bootstrap({"engine", "front"}, PluginSettings()) is host
+    with pytest.raises(SettingsDifferError, match=r"roles .*'engine'.* and \['front'\]"):
+        bootstrap(["front"], PluginSettings())
+    with pytest.raises(SettingsDifferError, match=r"platform None and 'npu'"):
+        bootstrap(["front", "engine"], PluginSettings(platform="npu"))
+    with pytest.raises(SettingsDifferError, match="plugin objects"):
+        bootstrap(["front", "engine"], PluginSettings(), objects=[Models()])
+    host.close()
+    with pytest.raises(HostError):
+        current()
+    assert bootstrap(["front"], PluginSettings()) is not host
+
+
+@pytest.mark.usefixtures("no_current")
+def test_a_bootstrap_that_fails_leaves_no_host() -> None:
+    with pytest.raises(RequiredPluginError):
+        bootstrap(
+            ["front", "engine", "worker"],
+            PluginSettings(require=("Partly",)),
+            objects=[Partly()],
+        )
+    with pytest.raises(HostError):
+        current()
+
+
+@pytest.mark.usefixtures("no_current")
+def test_with_a_configuration_the_process_is_told_at_once() -> None:
+    told = []
+
+    class Told:
+        @hookimpl
+        def process_started(self, roles: Any, config: Any) -> None:
+            told.append((sorted(roles), config))
+
+    bootstrap(["worker", "engine"], PluginSettings(), objects=[Told()], config="the config")
+    assert told == [(["engine", "worker"], "the config")]
+
+
+def test_a_registry_of_another_role_is_refused_by_name(make_host: Any) -> None:
+    host = make_host(roles=["front"])
+    with pytest.raises(UnknownNameError, match=r"'executor' is filled in engine; .* is front"):
+        host.registry("executor")
+    with pytest.raises(UnknownNameError, match="did you mean model_loader"):
+        host.registry("model_loder")
+
+
+# -- inspection -----------------------------------------------------------------------------------
+
+
+def test_a_manager_without_load_imports_nothing(site: Path, builtins: Any) -> None:
+    install_plugin(site, "insp-dist", {"host_insp": "raise SystemExit('imported')"})
+    pm = create_plugin_manager({"worker"}, load=False)
+    assert [report.state for report in pm.describe()] == ["found"]
+    assert pm.list_name_plugin() == []
+    assert "host_insp" not in sys.modules
+
+
+def test_a_manager_for_inspection_reports_what_would_stop_a_server(site: Path) -> None:
+    claim = HEADER + (
+        '@hookimpl\ndef register_model():\n    return ModelEntry("X", "{name}.model:X")\n'
+    )
+    for name in ("host_one", "host_two"):
+        install_plugin(site, f"{name}-dist", {name: claim.format(name=name)})
+    pm = create_plugin_manager({"worker"}, PluginSettings(require=("host_one",)))
+    implementations = pm.hook.register_model.get_hookimpls()
+    ours = [one.plugin_name for one in implementations if "host_" in one.plugin_name]
+    assert ours == ["host-two-dist:hookserve:host_two", "host-one-dist:hookserve:host_one"]
+    reports = {report.name: report for report in pm.describe()}
+    assert reports["host_one"].required
+    (declaration,) = reports["host_two"].declarations
+    assert declaration.state == "in conflict with host-one-dist:hookserve:host_one"
+
+
+def test_a_report_says_everything(site: Path, make_host: Any) -> None:
+    source = HEADER + (
+        '@hookimpl\ndef register_model():\n    return ModelEntry("X", "types:SimpleNamespace")\n'
+        "@hookimpl\ndef shutdown(roles): pass\n"
+    )
+    toml = "api = '>=1'\nroles = ['front', 'worker']\nhooks = ['register_model', 'executor']\n"
+    install_plugin(site, "rep-dist", {"host_rep": source}, toml=toml)
+    host = make_host(config={"host_rep": {"a": 1}})
+    host.registry("model").resolve("X")
+    (report,) = [report for report in host.describe() if report.name == "host_rep"]
+    assert report.identity == "rep-dist:hookserve:host_rep"
+    assert (report.distribution, report.version, report.group) == ("rep-dist", "1.0", "hookserve")
+    assert report.file == str(site / "host_rep" / "__init__.py")
+    assert (report.api, report.roles, report.state) == (">=1", ["front", "worker"], "active")
+    assert report.config == {"a": 1}
+    assert report.load_ms is not None and report.load_ms > 0
+    assert {hook.name: hook.called_here for hook in report.hooks} == {
+        "register_model": True,
+        "shutdown": True,
+    }
+    assert report.hooks[0].where == f"{report.file}:2"
+    assert report.hooks[0].roles == ["front", "engine", "worker", "inspector"]
+    (declaration,) = report.declarations
+    assert (declaration.target, declaration.used) == ("types:SimpleNamespace", True)
+    assert report.warnings == [
+        "hookserve.toml names the hooks ['executor', 'register_model'], the code has "
+        "['register_model', 'shutdown']"
+    ]
+
+
+def test_torch_in_a_process_without_it_is_told_by_owner(
+    site: Path, make_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    (site / "torch.py").write_text("")
+    source = HEADER + "import torch\n@hookimpl\ndef shutdown(roles): pass\n"
+    install_plugin(site, "heavy-dist", {"host_heavy": source})
+    (line,) = make_host(roles=["front"]).warnings
+    assert line.startswith("plugin heavy-dist:hookserve:host_heavy: imported torch in a process")
+    assert line.endswith(" MiB")
+
+
+def test_plugin_error_of_a_hook_keeps_its_first_line(make_host: Any) -> None:
+    class Long:
+        @hookimpl
+        def register_model(self) -> None:
+            raise PluginError("someone", "register", "own words")
+
+    (line,) = make_host(Long()).problems()
+    assert line == "object:Long is out, failed at stage 'register': own words"
