@@ -22,7 +22,9 @@ def plugin(name: str) -> Plugin:
     return Plugin(identity=f"file:{name}", name=name, group="file", load=lambda: None)
 
 
-def make(kind: type, *functions: Callable[..., Any], refuse: Refuse | None = None, **info: Any) -> Any:
+def make(
+    kind: type, *functions: Callable[..., Any], refuse: Refuse | None = None, **info: Any
+) -> Any:
     """A hook of one argument, with an implementation for each function, owned by its name."""
     facts = {"call": "notify", "roles": ("front",), "failure": "request", **info}
     known = HookInfo(name="hook", arguments=("value",), **facts)
@@ -159,7 +161,7 @@ def test_a_failing_pipeline_names_the_plugin() -> None:
         make(Pipeline, double, fail)(5)
 
 
-# -- notify and the guards --------------------------------------------------------------------------
+# -- notify and the guards ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("caught", [fail, leave])
@@ -282,7 +284,7 @@ def test_an_awaitable_where_nobody_can_wait_is_the_plugins_failure() -> None:
     assert hook.guards[0].errors == 1
 
 
-# -- the typed methods ------------------------------------------------------------------------------
+# -- the typed methods ----------------------------------------------------------------------------
 
 
 def test_request_finished_waits_for_coroutines_and_guards_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -430,16 +431,14 @@ def test_enter_takes_an_identity(make_host: Any) -> None:
     assert host.registry("model").get("LateForCausalLM").owner == "object:Models"
 
 
-# -- the host of the process ------------------------------------------------------------------------
+# -- the host of the process ----------------------------------------------------------------------
 
 
 @pytest.fixture
 def no_current(builtins: Any) -> Iterator[None]:
     yield
-    try:
+    with contextlib.suppress(HostError):
         current().close()
-    except HostError:
-        pass
 
 
 @pytest.mark.usefixtures("no_current")
