@@ -207,7 +207,7 @@ class AutoWeightsLoader:
 
 def load_weight(param: nn.Parameter, tensor: torch.Tensor) -> None:
     """Load one tensor by its parameter's loader, into the place that ``shard_id`` names."""
-    loader = getattr(param, "weight_loader", default_weight_loader)
+    loader: Callable[..., None] = getattr(param, "weight_loader", default_weight_loader)
     shard_id = getattr(tensor, "shard_id", None)
     if shard_id is None:
         loader(param, tensor)

@@ -161,7 +161,7 @@ class Attention(nn.Module):
         output = query.new_empty(query.shape)
         for group in groups:
             result = self._decode_group(query[group.rows], group, metadata)
-            output.index_copy_(0, group.rows, result)
+            output[group.rows] = result
         return output
 
     def _decode_group(
@@ -170,11 +170,11 @@ class Attention(nn.Module):
         n, positions = group.num_reqs, group.num_positions
         keys, values = self._gather(group.blocks, metadata)
         # A key head's queries stand where a longer prompt's tokens would: [n, kv_heads, group, d].
-        heads = query.unflatten(-1, (self.num_kv_heads, self.group_size, self.head_size))
+        heads = query.view(n, self.num_kv_heads, self.group_size, self.head_size)
         attended = F.scaled_dot_product_attention(
             heads,
-            keys.unflatten(0, (n, -1))[:, :positions].transpose(1, 2),
-            values.unflatten(0, (n, -1))[:, :positions].transpose(1, 2),
+            keys.view(n, -1, *keys.shape[1:])[:, :positions].transpose(1, 2),
+            values.view(n, -1, *keys.shape[1:])[:, :positions].transpose(1, 2),
             attn_mask=group.mask,
             scale=self.scale,
         )
@@ -220,21 +220,22 @@ class Attention(nn.Module):
         n, length = query.shape[0], metadata.seq_lens[index]
         mask = None
         if n == length:
-            keys = key.unflatten(-1, (self.num_kv_heads, self.head_size))
-            values = value.unflatten(-1, (self.num_kv_heads, self.head_size))
+            keys = key.view(n, self.num_kv_heads, self.head_size)
+            values = value.view(n, self.num_kv_heads, self.head_size)
         else:
             blocks, mask = _chunk_shape(index, n, metadata, query.dtype)
             keys, values = (part[:length] for part in self._gather(blocks, metadata))
+        heads = (self.num_kv_heads, self.group_size, self.head_size)
         shape = (self.num_kv_heads, self.group_size, length, self.head_size)
         attended = F.scaled_dot_product_attention(
-            query.unflatten(-1, shape[:2] + shape[3:]).permute(1, 2, 0, 3),
+            query.view(n, *heads).permute(1, 2, 0, 3),
             keys.transpose(0, 1)[:, None].expand(shape),
             values.transpose(0, 1)[:, None].expand(shape),
             attn_mask=mask,
             is_causal=n == length,
             scale=self.scale,
         )  # [kv_heads, group, n, head_size]
-        output.unflatten(-1, shape[:2] + shape[3:]).copy_(attended.permute(2, 0, 1, 3))
+        output.view(n, *heads).copy_(attended.permute(2, 0, 1, 3))
 
 
 def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
@@ -291,7 +292,7 @@ def _chunk_shape(
         if n > 1:
             mask = torch.full((n, length), float("-inf"), dtype=dtype).triu_(length - n + 1)
         kept = metadata.cache[("chunk", index)] = (blocks, mask)
-    return kept  # type: ignore[no-any-return]
+    return kept
 
 
 def _refuse(prefix: str, **options: Any) -> None:

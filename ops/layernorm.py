@@ -44,4 +44,5 @@ class RMSNorm(nn.Module):
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         norm = norm.hypot(norm.new_tensor(root * math.sqrt(self.variance_epsilon))).div_(root)
-        return (wide / norm).to(x.dtype).mul_(self.weight)
+        scaled: torch.Tensor = (wide / norm).to(x.dtype).mul_(self.weight)
+        return scaled

@@ -290,7 +290,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
     ) -> None:
         """Load output ``loaded_shard_id``, or with ``None`` all of them from a fused weight."""
         if loaded_shard_id is None:
-            parts = loaded_weight.split(self.output_sizes, dim=0)
+            parts = torch.split(loaded_weight, self.output_sizes)
             for shard_id, part in enumerate(parts):
                 self.weight_loader(param, part, shard_id)
             return
@@ -358,7 +358,7 @@ class QKVParallelLinear(ColumnParallelLinear):
         if loaded_shard_id is None:
             q_size = self.total_num_heads * self.head_size
             kv_size = self.total_num_kv_heads * self.head_size
-            parts = loaded_weight.split([q_size, kv_size, kv_size], dim=0)
+            parts = torch.split(loaded_weight, [q_size, kv_size, kv_size])
             for shard_id, part in zip("qkv", parts, strict=True):
                 self.weight_loader(param, part, shard_id)
             return

@@ -38,10 +38,10 @@ class RotaryEmbedding(nn.Module):
         return rotated[:, :width], rotated[:, width:]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        heads = x.unflatten(-1, (-1, self.head_size))  # [tokens, heads, head_size]
+        heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]
         # Rolling by half a head swaps its halves; ``sin`` carries the sign of the first one.
         swapped = heads.roll(self.head_size // 2, -1)
-        return torch.addcmul(heads * cos, swapped, sin).flatten(-2)
+        return torch.addcmul(heads * cos, swapped, sin).view(x.shape)
 
     def _rotation(
         self, positions: torch.Tensor, dtype: torch.dtype
@@ -66,7 +66,8 @@ def _joined(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     memory, as in the output of a merged projection; rotating both at once halves the calls."""
     end = query.storage_offset() + query.shape[-1]
     if (
-        query.stride() != key.stride()
+        query.dim() != 2
+        or query.stride() != key.stride()
         or query.stride(-1) != 1
         or key.storage_offset() != end
         or query.stride(0) < query.shape[-1] + key.shape[-1]

@@ -241,7 +241,7 @@ class LlamaModel(nn.Module):
         layer_type: type[nn.Module] = LlamaDecoderLayer,
     ) -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_text_config
+        config: Any = vllm_config.model_config.hf_text_config
         refuse_sliding_window(config, vllm_config.model_config.max_model_len)
         self.config = config
         self.quant_config = vllm_config.quant_config
@@ -324,7 +324,7 @@ class LlamaForCausalLM(nn.Module):
         layer_type: type[nn.Module] = LlamaDecoderLayer,
     ) -> None:
         super().__init__()
-        config = vllm_config.model_config.hf_text_config
+        config: Any = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
         self.model = self._init_model(
