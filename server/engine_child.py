@@ -36,6 +36,7 @@ class EngineChild:
     def __init__(self, process: subprocess.Popen[bytes], channel: AsyncChannel) -> None:
         self._process = process
         self.channel = channel
+        self._is_closed = False
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
         self._pidfd = _open_pidfd(process.pid)
@@ -118,7 +119,9 @@ class EngineChild:
     def close(self) -> None:
         """Close our end of the channel and stop watching; the process sees that and ends."""
         self._close_pidfd()
-        self.channel.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self.channel.close()
 
     def _on_exit(self) -> None:
         code = self._process.poll()

@@ -21,6 +21,8 @@ MAX_HEADER_BYTES = 64 * 2**10
 HEADER_DEADLINE_S = 30.0
 """From the first byte of a request to the end of its headers."""
 BODY_DEADLINE_S = 60.0
+LINGER_S = 1.0
+"""How long a connection that was refused still reads, so that its reply arrives."""
 MAX_PROMPTS = 1024
 
 
@@ -77,12 +79,13 @@ class BodyLimits:
         return limited
 
     def _too_big(self, num_bytes: int | None) -> ApiError:
+        # The connection stays: what is left of the body is read and dropped, because a client that
+        # still writes would lose the reply to a closed one.
         given = f"{num_bytes} bytes" if num_bytes is not None else "more"
         return ApiError(
             413,
             f"the body has {given}; {self._max_body_bytes} bytes are the limit",
             code="body_too_large",
-            headers={"connection": "close"},
         )
 
 
@@ -127,6 +130,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_refused = False
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         if self._in_headers:
             self._header_bytes += len(data)
             if self._header_timer is None:
@@ -183,4 +188,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             b"content-length: %d\r\nconnection: close\r\n\r\n%s"
             % (status, HTTPStatus(status).phrase.encode(), len(body), body)
         )
-        self.transport.close()
+        # A close at once would reset the connection under a client that still writes, and the
+        # reply would be lost with it.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()

@@ -73,10 +73,11 @@ async def _events(
             is_first = False
             yield events.role(index, generation.prompts[index] if with_ids else None)
         token_ids = delta.token_ids if with_ids and delta.token_ids else None
-        if delta.text or token_ids:
+        if delta.text or (token_ids and delta.finish_reason is None):
             yield events.delta(index, delta.text, None, None, token_ids)
+            token_ids = None
         if delta.finish_reason is not None:
-            yield events.delta(index, "", delta.finish_reason, delta.stop_reason)
+            yield events.delta(index, "", delta.finish_reason, delta.stop_reason, token_ids)
     if with_usage:
         yield events.usage(_usage(generation))
 

@@ -1,0 +1,134 @@
+"""Fixtures of the server's tests: the real application over an engine that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m['role'] == 'villain' %}{{ raise_exception('no villains') }}{% endif %}"
+    "<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+)
+NUM_BYTES = 256
+EOS = 256
+
+
+@pytest.fixture
+def byte_tokenizer() -> Any:
+    """A token for each byte; 256 is the end token."""
+    from tokenizers import AddedToken, decoders, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.models import BPE
+
+    from hookserve.engine.text.tokenizer import Tokenizer
+
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    for byte in range(NUM_BYTES):
+        letters.setdefault(byte, chr(256 + byte - sum(b < byte for b in printable)))
+    backend = Backend(BPE({letters[byte]: byte for byte in range(NUM_BYTES)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<eos>", special=True)])
+    return Tokenizer(
+        backend,
+        origin="test",
+        special_tokens={"eos_token": "<eos>"},
+        chat_templates={"default": CHAT_TEMPLATE},
+    )
+
+
+@pytest.fixture
+def make_engine_config() -> Callable[..., Any]:
+    """An engine configuration of 257 tokens and a context of 128, without any file behind it."""
+    from hookserve.engine import config as c
+
+    def make(**model: Any) -> c.EngineConfig:
+        fields: dict[str, Any] = {
+            "model": "m",
+            "path": "/nowhere/secret",
+            "format": "safetensors",
+            "served_model_names": ("m", "org/alias"),
+            "tokenizer": "/nowhere/secret",
+            "hf_config": {"eos_token_id": EOS},
+            "generation_config": {},
+            "architectures": ("LlamaForCausalLM",),
+            "dtype": "float32",
+            "dtype_reason": "a test",
+            "max_model_len": 128,
+            "vocab_size": NUM_BYTES + 1,
+            **model,
+        }
+        return c.EngineConfig(
+            model=c.ModelConfig(**fields),
+            cache=c.CacheConfig(),
+            scheduler=c.SchedulerConfig(),
+            parallel=c.ParallelConfig(),
+            load=c.LoadConfig(),
+            device=c.DeviceConfig(
+                platform="hookserve.plugins_builtin.cpu_platform:CpuPlatform",
+                platform_owner="hookserve:builtin:cpu",
+            ),
+        )
+
+    return make
+
+
+@dataclass
+class Served:
+    """A running application: ``http`` speaks to it, ``engine`` is the script behind it."""
+
+    http: Any
+    engine: Any
+    runtime: Any
+
+
+@pytest.fixture
+def serve_script(
+    byte_tokenizer: Any, make_engine_config: Callable[..., Any]
+) -> Callable[..., contextlib.AbstractAsyncContextManager[Served]]:
+    """``async with serve_script(script, plugins=[…], blocks=64, **model) as served: …``"""
+    import httpx
+
+    from hookserve.engine.channel import AsyncChannel
+    from hookserve.hookspecs import PluginSettings
+    from hookserve.hookspecs.host import Host
+    from hookserve.server.runtime import ServerRuntime
+    from hookserve.server.settings import ServerSettings
+    from scripted_engine import ScriptedEngine, make_ready
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        script: Any,
+        plugins: Sequence[object] = (),
+        blocks: int = 64,
+        **model: Any,
+    ) -> AsyncIterator[Served]:
+        host = Host(["front"], PluginSettings(allow=()), plugins)
+        runtime = ServerRuntime(ServerSettings(), host, make_engine_config(**model), byte_tokenizer)
+        ours, theirs = socket.socketpair()
+        engine = ScriptedEngine(theirs, script)
+        channel = AsyncChannel(ours)
+        reader = asyncio.create_task(runtime.client.run(channel, make_ready(blocks)))
+        await asyncio.sleep(0)
+        await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
+        runtime.health.set_ready()
+        transport = httpx.ASGITransport(runtime.app, raise_app_exceptions=True)
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                yield Served(http, engine, runtime)
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await runtime.stop()
+            engine.close()
+            channel.close()
+
+    return serve

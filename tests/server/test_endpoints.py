@@ -1,0 +1,148 @@
+"""Endpoints of plugins beside the built-in ones: precedence, containment, the engine's client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
+from hookserve.hookspecs.host import Host
+from hookserve.server.endpoint_set import EndpointSet
+from scripted_engine import say
+
+
+class Routes:
+    """An endpoint of one route that answers with a text, or raises."""
+
+    def __init__(self, path: str, method: str = "GET", text: str = "mine") -> None:
+        self.path, self.method, self.text = path, method, text
+        self.client: Any = None
+        self.was_shut_down = False
+
+    def routes(self) -> list[Route]:
+        return [Route(self.path, self.answer, methods=[self.method])]
+
+    async def answer(self, request: Request) -> Response:
+        if self.text == "raise":
+            raise ZeroDivisionError("secret detail")
+        return PlainTextResponse(self.text)
+
+    async def init_state(self, engine_client: Any, state: Any, settings: Any) -> None:
+        if self.text == "bad init":
+            raise RuntimeError("no licence")
+        self.client = engine_client
+        state.mine = settings.port
+
+    async def shutdown(self) -> None:
+        self.was_shut_down = True
+
+
+class Plugin:
+    def __init__(self, instance: Any, name: str = "mine") -> None:
+        self.instance, self.name = instance, name
+
+    @hookimpl
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.name, lambda: self.instance)
+
+
+class OtherPlugin(Plugin):
+    pass
+
+
+def test_a_plugins_route_is_served_and_gets_the_engine(serve_script: Any) -> None:
+    async def run() -> None:
+        routes = Routes("/mine")
+        async with serve_script(say("ab"), plugins=[Plugin(routes)]) as served:
+            reply = await served.http.get("/mine")
+            assert (reply.status_code, reply.text) == (200, "mine")
+            assert "x-request-id" in reply.headers
+            assert routes.client is served.runtime.client
+            assert served.runtime.app.state.mine == 8000
+        assert routes.was_shut_down
+
+    asyncio.run(run())
+
+
+def test_a_plugin_replaces_one_method_of_a_core_route(serve_script: Any) -> None:
+    async def run() -> None:
+        plugin = Plugin(Routes("/v1/completions", "POST"))
+        async with serve_script(say("ab"), plugins=[plugin]) as served:
+            reply = await served.http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.text == "mine"
+            assert (await served.http.get("/v1/models")).status_code == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("path", "method"), [("/v1/completions", "GET"), ("/{x:path}", "POST")])
+def test_another_method_or_a_catch_all_hides_no_core_route(
+    serve_script: Any, path: str, method: str
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Routes(path, method))]) as served:
+            reply = await served.http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.json()["choices"][0]["text"] == "ab"
+            other = path.replace("{x:path}", "any/thing")
+            assert (await served.http.request(method, other)).text == "mine"
+
+    asyncio.run(run())
+
+
+def test_two_plugins_on_one_path_are_a_conflict() -> None:
+    plugins = [Plugin(Routes("/x"), "one"), OtherPlugin(Routes("/x"), "two")]
+    host = Host(["front"], PluginSettings(allow=()), plugins)
+    with pytest.raises(PluginConflictError, match="GET /x") as caught:
+        EndpointSet.build(host)
+    assert "object:Plugin" in str(caught.value)
+    assert "object:OtherPlugin" in str(caught.value)
+
+
+def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Routes("/x", text="raise"))]) as served:
+            reply = await served.http.get("/x")
+            assert reply.status_code == 500
+            error = reply.json()["error"]
+            assert "object:Plugin" in error["message"]
+            assert "secret detail" not in reply.text
+            assert (await served.http.get("/readyz")).status_code == 200
+
+    asyncio.run(run())
+    assert any("object:Plugin" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("fault", ["factory", "routes", "init"])
+def test_an_endpoint_that_cannot_be_built_puts_its_plugin_out(
+    serve_script: Any, fault: str
+) -> None:
+    class NoRoutes:
+        def routes(self) -> list[Any]:
+            return ["/x"]
+
+    class Broken(Plugin):
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            if fault == "factory":
+                return Endpoint("broken", "no.such.module:Thing")
+            if fault == "routes":
+                return Endpoint("broken", NoRoutes)
+            return Endpoint("broken", lambda: Routes("/x", text="bad init"))
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Broken(None)]) as served:
+            assert (await served.http.get("/x")).status_code == 404
+            assert (await served.http.get("/v1/models")).status_code == 200
+            reports = served.runtime.host.describe()
+        (report,) = [report for report in reports if report.identity == "object:Broken"]
+        assert report.state == "out"
+        assert report.error
+
+    asyncio.run(run())

@@ -1,0 +1,211 @@
+"""An engine that answers from a script: the other end of the channel, without a model.
+
+``ScriptedEngine`` lives in the test's own event loop; run as a program this file is an engine process
+for the supervisor: ``scripted_engine.py MODE --fd N``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from hookserve.engine.channel import AsyncChannel, Channel, ChannelClosed
+from hookserve.engine.messages import (
+    Abort,
+    AddRequest,
+    CollectiveRpc,
+    Describe,
+    Described,
+    Failed,
+    Finish,
+    ManifestSent,
+    Proceed,
+    Ready,
+    RequestOutput,
+    RpcResult,
+    SchedulerStats,
+    Shutdown,
+    Start,
+    StepOutputs,
+)
+
+Script = Callable[[AddRequest], list[RequestOutput]]
+"""What the steps do for a request, in order."""
+
+
+def make_ready(num_gpu_blocks: int = 64, block_size: int = 4) -> Ready:
+    return Ready(num_gpu_blocks, block_size, 1024, "a test", 1, "a test", 0.0, 0.0)
+
+
+def say(text: str, finish_reason: str = "length") -> Script:
+    """One step for each byte of the text; the last one ends the request."""
+
+    def script(request: AddRequest) -> list[RequestOutput]:
+        tokens = list(text.encode())
+        return [
+            RequestOutput(
+                request.request_id,
+                [token],
+                finish_reason if at == len(tokens) - 1 else None,
+            )
+            for at, token in enumerate(tokens)
+        ]
+
+    return script
+
+
+class ScriptedEngine:
+    """Answers each request with what ``script`` says, one step at a time.
+
+    Attributes:
+        requests, aborted, finished: what the front asked for.
+        gate: clear it to hold all steps back.
+    """
+
+    def __init__(self, sock: socket.socket, script: Script) -> None:
+        self.script = script
+        self.requests: list[AddRequest] = []
+        self.aborted: list[str] = []
+        self.finished: list[tuple[str, str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.step_estimate_s = 0.01
+        self._channel = AsyncChannel(sock)
+        self._plans: dict[str, list[RequestOutput]] = {}
+        self._work = asyncio.Event()
+        self._num_steps = 0
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._step())]
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._channel.close()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                message = await self._channel.recv()
+            except ChannelClosed:
+                return
+            if isinstance(message, AddRequest):
+                self.requests.append(message)
+                self._plans[message.request_id] = self.script(message)
+                self._work.set()
+            elif isinstance(message, Abort):
+                self.aborted += message.request_ids
+                for request_id in message.request_ids:
+                    self._plans.pop(request_id, None)
+            elif isinstance(message, Finish):
+                self.finished.append((message.request_id, message.reason))
+                self._plans.pop(message.request_id, None)
+            elif isinstance(message, Describe):
+                await self._channel.send(Described(message.call_id, [{"identity": "scripted"}]))
+            elif isinstance(message, CollectiveRpc):
+                await self._channel.send(RpcResult(message.call_id, error="no such method"))
+
+    async def _step(self) -> None:
+        while True:
+            await self._work.wait()
+            await self.gate.wait()
+            outputs = [plan.pop(0) for plan in self._plans.values() if plan]
+            self._plans = {name: plan for name, plan in self._plans.items() if plan}
+            if not self._plans:
+                self._work.clear()
+            if outputs:
+                self._num_steps += 1
+                stats = SchedulerStats(
+                    num_running_reqs=len(self._plans), num_generation_tokens=len(outputs)
+                )
+                await self._channel.send(
+                    StepOutputs(self._num_steps, outputs, stats, self.step_estimate_s)
+                )
+            # A step takes time, in which the front can answer to the one before.
+            await asyncio.sleep(0.001)
+
+
+# -- as a process -------------------------------------------------------------------------------
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode")
+    parser.add_argument("--fd", type=int, required=True)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=arguments.fd))
+    start = channel.recv()
+    assert isinstance(start, Start)
+    if arguments.mode == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if arguments.mode == "refuse":
+        channel.send(Failed(74, "tensor x is missing from the file"))
+        return 74
+    send_manifest(channel, start, arguments.mode)
+    try:
+        assert isinstance(channel.recv(), Proceed)
+        if arguments.mode == "slow":
+            time.sleep(60)
+        channel.send(make_ready(4096))
+        return loop(channel)
+    except ChannelClosed:
+        return 0
+
+
+def send_manifest(channel: Channel, start: Start, mode: str) -> None:
+    """The real manifest of this process; ``plugin-fails`` says that the denied grow one by one."""
+    from hookserve.hookspecs import bootstrap
+
+    manifest = msgspec.to_builtins(bootstrap({"engine", "worker"}, start.plugins).manifest())
+    if mode.startswith("plugin-fails:"):
+        names = mode.removeprefix("plugin-fails:").split(",")
+        denied = {each.identity for each in start.plugins.denied}
+        for name in names:
+            if name not in denied:
+                manifest["plugins"] = [
+                    {**each, "state": "out", "stage": "import", "error": "ImportError: no"}
+                    if each["identity"] == name
+                    else each
+                    for each in manifest["plugins"]
+                ]
+                break
+    channel.send(ManifestSent(manifest))
+
+
+def loop(channel: Channel) -> int:
+    """Two tokens a request, one in each step, until told to stop. The prompt ``[9]`` never ends,
+    ``[8]`` kills this process."""
+    num_steps = 0
+    endless: list[str] = []
+    while True:
+        message = channel.try_recv() if endless else channel.recv()
+        if isinstance(message, Shutdown):
+            return 0
+        if isinstance(message, Abort):
+            endless = [name for name in endless if name not in message.request_ids]
+        outputs = [RequestOutput(name, [65]) for name in endless]
+        if isinstance(message, AddRequest):
+            name = message.request_id
+            if message.prompt_token_ids == [8]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if message.prompt_token_ids == [9]:
+                endless.append(name)
+            else:
+                outputs += [RequestOutput(name, [66]), RequestOutput(name, [67], "length")]
+        if outputs:
+            num_steps += 1
+            channel.send(StepOutputs(num_steps, outputs, SchedulerStats(), 0.01))
+        if endless:
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
