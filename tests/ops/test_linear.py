@@ -1,0 +1,197 @@
+"""Linear layers: the ranks' parts together equal the whole, and packing changes no value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hookserve.ops.context import TensorParallelGroup, set_tp_group
+from hookserve.ops.linear import (
+    ColumnParallelLinear,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    ReplicatedLinear,
+    RowParallelLinear,
+    UnquantizedLinearMethod,
+)
+from hookserve.ops.packed_linear import can_pack, pack, packed_linear
+
+
+def load(layer: Any, weight: torch.Tensor, *shard: Any, bias: torch.Tensor | None = None) -> None:
+    layer.weight.weight_loader(layer.weight, weight, *shard)
+    if bias is not None:
+        layer.bias.weight_loader(layer.bias, bias, *shard)
+
+
+def test_replicated_computes_the_plain_product() -> None:
+    layer = ReplicatedLinear(5, 3)
+    weight, bias, x = torch.randn(3, 5), torch.randn(3), torch.randn(2, 5)
+    load(layer, weight, bias=bias)
+    output, left_over = layer(x)
+    torch.testing.assert_close(output, x @ weight.T + bias)
+    assert left_over is None
+
+
+def test_a_skipped_bias_is_returned_instead_of_added() -> None:
+    layer = ReplicatedLinear(5, 3, skip_bias_add=True)
+    weight, bias, x = torch.randn(3, 5), torch.randn(3), torch.randn(2, 5)
+    load(layer, weight, bias=bias)
+    output, left_over = layer(x)
+    torch.testing.assert_close(output, x @ weight.T)
+    assert torch.equal(left_over, bias)
+
+
+def test_return_bias_false_returns_the_output_alone() -> None:
+    layer = ReplicatedLinear(5, 3, bias=False, return_bias=False)
+    load(layer, torch.ones(3, 5))
+    assert torch.equal(layer(torch.ones(1, 5)), torch.full((1, 3), 5.0))
+
+
+def test_column_slices_of_two_ranks_join_to_the_whole() -> None:
+    weight, bias, x = torch.randn(6, 5), torch.randn(6), torch.randn(2, 5)
+    parts = []
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            layer = ColumnParallelLinear(5, 6)
+        assert (layer.tp_rank, layer.tp_size) == (rank, 2)
+        load(layer, weight, bias=bias)
+        parts.append(layer(x)[0])
+    torch.testing.assert_close(torch.cat(parts, -1), F.linear(x, weight, bias))
+
+
+def test_row_slices_of_two_ranks_sum_to_the_whole() -> None:
+    weight, bias, x = torch.randn(3, 8), torch.randn(3), torch.randn(2, 8)
+    total = torch.zeros(2, 3)
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            layer = RowParallelLinear(8, 3, skip_bias_add=True, reduce_results=False)
+        load(layer, weight, bias=bias)
+        total += layer(x[:, rank * 4 : rank * 4 + 4])[0]
+    torch.testing.assert_close(total, x @ weight.T)
+
+
+def test_only_the_first_rank_adds_the_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TensorParallelGroup, "all_reduce", lambda self, x: x)
+    weight, bias, x = torch.randn(3, 8), torch.randn(3), torch.randn(2, 8)
+    total = torch.zeros(2, 3)
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            layer = RowParallelLinear(8, 3, input_is_parallel=False)
+        load(layer, weight, bias=bias)
+        total += layer(x)[0]
+    torch.testing.assert_close(total, F.linear(x, weight, bias))
+
+
+def test_merged_parts_land_in_their_places() -> None:
+    first, second, x = torch.randn(4, 5), torch.randn(2, 5), torch.randn(3, 5)
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            layer = MergedColumnParallelLinear(5, [4, 2], bias=False)
+        load(layer, second, 1)
+        load(layer, first, 0)
+        expected = torch.cat([first[rank * 2 : rank * 2 + 2], second[rank : rank + 1]])
+        torch.testing.assert_close(layer(x)[0], x @ expected.T)
+
+
+def test_a_fused_checkpoint_weight_is_split() -> None:
+    first, second = torch.randn(4, 5), torch.randn(2, 5)
+    layer = MergedColumnParallelLinear(5, [4, 2], bias=False)
+    load(layer, torch.cat([first, second]))
+    assert torch.equal(layer.weight, torch.cat([first, second]))
+
+
+def test_qkv_of_two_ranks_takes_each_its_heads() -> None:
+    head, hidden = 3, 5
+    q, k, v = (torch.randn(heads * head, hidden) for heads in (4, 2, 2))
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            layer = QKVParallelLinear(hidden, head, 4, 2, bias=False)
+        for name, weight in zip("kqv", (k, q, v), strict=True):
+            load(layer, weight, name)
+        expected = [
+            q[rank * 6 : rank * 6 + 6], k[rank * 3 : rank * 3 + 3], v[rank * 3 : rank * 3 + 3]
+        ]  # fmt: skip
+        assert torch.equal(layer.weight, torch.cat(expected))
+
+
+def test_ranks_share_key_heads_that_are_too_few() -> None:
+    k = torch.arange(2.0)[:, None].expand(2, 5)  # two key heads of one row
+    held = []
+    for rank in range(4):
+        with set_tp_group(TensorParallelGroup(rank, 4)):
+            layer = QKVParallelLinear(5, 1, 4, 2, bias=False)
+        load(layer, torch.zeros(4, 5), "q")
+        load(layer, k, "k")
+        held.append(layer.weight[1, 0].item())
+    assert held == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_sizes_that_do_not_divide_are_refused() -> None:
+    with set_tp_group(TensorParallelGroup(0, 2)):
+        with pytest.raises(ValueError, match=r"model\.up: 5 outputs .* 2 ranks"):
+            ColumnParallelLinear(4, 5, prefix="model.up")
+        with pytest.raises(ValueError, match=r"model\.down: 5 inputs .* 2 ranks"):
+            RowParallelLinear(5, 4, prefix="model.down")
+
+
+def test_a_weight_of_another_shape_is_refused_by_name() -> None:
+    layer = ReplicatedLinear(5, 3, prefix="model.x")
+    with pytest.raises(ValueError, match=r"model\.x has shape \[5, 3\].*expects \[3, 5\]"):
+        load(layer, torch.zeros(5, 3))
+
+
+def test_a_method_that_a_quantization_gives_is_used() -> None:
+    class Doubling(UnquantizedLinearMethod):
+        def apply(self, layer: nn.Module, x: torch.Tensor, bias: Any = None) -> torch.Tensor:
+            return 2 * F.linear(x, layer.weight, bias)
+
+    class Config:
+        def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
+            return Doubling() if prefix == "mine" else None
+
+    layer = ReplicatedLinear(2, 2, bias=False, quant_config=Config(), prefix="mine")
+    load(layer, torch.eye(2))
+    layer.quant_method.process_weights_after_loading(layer)
+    assert not layer.weight.is_mkldnn  # its apply reads the plain weight
+    assert torch.equal(layer(torch.ones(1, 2))[0], torch.full((1, 2), 2.0))
+    with pytest.raises(ValueError, match=r"Config gave no method .* 'other'"):
+        ReplicatedLinear(2, 2, quant_config=Config(), prefix="other")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 576, 960), (3, 40, 24), (7, 33, 17), (0, 8, 8)])
+def test_a_packed_weight_gives_the_same_products(
+    dtype: torch.dtype, shape: tuple[int, int, int]
+) -> None:
+    able, reason = can_pack(dtype)
+    if not able:
+        pytest.skip(reason)
+    rows, inputs, outputs = shape
+    torch.manual_seed(0)
+    weight = torch.randn(outputs, inputs).to(dtype)
+    bias, x = torch.randn(outputs).to(dtype), torch.randn(rows, inputs).to(dtype)
+    want = F.linear(x.double(), weight.double(), bias.double())
+    got = packed_linear(x, pack(weight), bias)
+    assert got.dtype == dtype
+    tolerance = 1e-4 if dtype is torch.float32 else 0.02 * inputs**0.5
+    torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=tolerance)
+
+
+def test_layers_are_packed_where_the_machine_can() -> None:
+    layer = ReplicatedLinear(40, 24, bias=False)
+    weight = torch.randn(24, 40)
+    load(layer, weight)
+    layer.quant_method.process_weights_after_loading(layer)
+    assert layer.weight.is_mkldnn == can_pack(torch.float32)[0]
+    x = torch.randn(3, 40)
+    torch.testing.assert_close(layer(x)[0], x @ weight.T)
+
+
+def test_unsupported_dtypes_are_left_plain_with_a_reason() -> None:
+    able, reason = can_pack(torch.float64)
+    assert not able
+    assert "float64" in reason
