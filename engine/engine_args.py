@@ -44,8 +44,8 @@ DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
-GENERATION_KEYS: tuple[str, ...] = ("temperature", "top_p", "top_k", "max_new_tokens")
-"""Defaults for requests that a generation config may state."""
+GENERATION_KEYS: tuple[str, ...] = ("temperature", "top_p", "top_k")
+"""What a generation config may state as the default of requests."""
 
 
 @dataclass

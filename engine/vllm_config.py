@@ -32,6 +32,10 @@ class HfConfig:
             nested = isinstance(value, Mapping) and key.endswith("_config")
             setattr(self, key, HfConfig(value) if nested else value)
 
+    if TYPE_CHECKING:  # which attributes there are is the file's to say
+
+        def __getattr__(self, name: str) -> Any: ...
+
     def to_dict(self) -> dict[str, Any]:
         return {
             key: value.to_dict() if isinstance(value, HfConfig) else value

@@ -81,7 +81,7 @@ _SERVER = (
     *_refused("there is no TLS yet; put a proxy in front", "ssl-cert-reqs", neutral=("0",)),
     *_refused("there is no TLS yet", "enable-ssl-refresh", arity="none"),
     *_refused("middleware does not come through a hook yet", "middleware"),
-    *_refused("replies carry no request id header yet", "enable-request-id-headers", arity="none"),
+    *_no_effect("every reply has X-Request-Id", "enable-request-id-headers", arity="none"),
     *_no_effect(
         "there are no generated documentation routes", "disable-fastapi-docs", arity="none"
     ),
@@ -124,7 +124,9 @@ _CHAT = (
         "trust-request-mm-kwargs",
         arity="none",
     ),
-    *_refused("requests state their own chat_template_kwargs", "default-chat-template-kwargs"),
+    *_refused(
+        "templates take no further arguments yet", "default-chat-template-kwargs", neutral=("{}",)
+    ),
     *_refused("replies have the role assistant", "response-role", neutral=("assistant",)),
     *_refused("tool calls are not parsed yet", "enable-auto-tool-choice", arity="none"),
     *_refused("tool calls are not parsed yet", "tool-call-parser", "tool-parser-plugin"),
@@ -137,12 +139,16 @@ _CHAT = (
         "reasoning-parser-plugin",
         "reasoning-config",
     ),
+    *_no_effect(
+        "usage always has prompt_tokens_details", "enable-prompt-tokens-details", arity="none"
+    ),
     *_refused(
-        "usage has its standard fields only",
-        "enable-prompt-tokens-details",
+        "a stream has usage where the request asks for it",
         "enable-force-include-usage",
-        "enable-per-request-metrics",
         arity="none",
+    ),
+    *_refused(
+        "replies carry no metrics of their request", "enable-per-request-metrics", arity="none"
     ),
     *_refused(
         "a request asks for token ids with return_token_ids",

@@ -1,0 +1,163 @@
+"""``--dry-run``: every value with its origin, the memory plan, the plugins; nothing started."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookserve.engine.config import EngineConfig
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.hookspecs import PluginSettings, bootstrap
+from hookserve.server.cli import main
+from hookserve.server.memory_plan import estimate_weight_bytes, plan_memory
+from hookserve.server.settings import all_specs
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOOKSERVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOOKSERVE_PLUGINS", "")
+
+
+def lines_of(text: str, section: str) -> list[str]:
+    """The lines of one section of the report, without their indent."""
+    after = text.split(f"{section}\n", 1)[1]
+    return [line.strip() for line in after.split("\n\n", 1)[0].splitlines()]
+
+
+def test_every_setting_is_listed_with_where_it_came_from(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("block-size = 8\n")
+    words = ["run", str(tiny_llama), "--dry-run", "--config", str(file), "--max-num-seqs", "4"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    rows = [re.split(r"\s{2,}", line) for line in lines_of(out, "Settings")]
+    assert [row[0] for row in rows] == [spec.key for spec in all_specs()]
+    found = {row[0]: (row[1], row[2]) for row in rows}
+    assert found["max-num-seqs"] == ("4", "flag --max-num-seqs")
+    assert found["block-size"] == ("8", f"file {file}")
+    assert found["plugins"][1] == "environment HOOKSERVE_PLUGINS"
+    assert found["max-model-len"] == ("512", "the model")
+    assert found["dtype"][0] == "float32" and "checkpoint" in found["dtype"][1]
+    assert found["port"] == ("8000", "default")
+    # 4 sequences of 512 tokens fit anywhere: 256 blocks of 8.
+    (plan, weights) = lines_of(out, "Memory")
+    assert "2048 tokens in 256 blocks" in plan and "4 sequences of 512 tokens" in plan
+    assert "weights" in weights
+    assert any("hookserve:builtin:cpu" in line for line in lines_of(out, "Plugins"))
+
+
+def test_nothing_is_started(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    assert main(["run", str(tiny_llama), "--dry-run"]) == 0
+
+
+CLAIM = """
+from hookserve.hookspecs import ModelEntry, hookimpl
+
+@hookimpl
+def register_model():
+    return ModelEntry("LlamaForCausalLM", "{stem}:Toy")
+"""
+
+
+def claimants(folder: Path, *stems: str) -> list[str]:
+    """Each stem once in this test process: its module stays imported."""
+    words = []
+    for stem in stems:
+        file = folder / f"{stem}.py"
+        file.write_text(CLAIM.format(stem=stem))
+        words += ["--plugin", str(file)]
+    return words
+
+
+def test_a_conflict_is_78_and_both_names(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["run", str(tiny_llama), "--dry-run", *claimants(tmp_path, "claim_one", "claim_two")])
+        == 78
+    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "file:claim_one" in last and "file:claim_two" in last
+
+
+def test_an_overridden_built_in_is_told(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = claimants(tmp_path, "claim_alone")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 0
+    told = " ".join(lines_of(capsys.readouterr().out, "To know"))
+    assert "file:claim_alone" in told and "LlamaForCausalLM" in told
+
+
+# -- the plan ------------------------------------------------------------------------------------
+
+
+class Machine:
+    """A platform with so much free memory."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def available_memory(self) -> tuple[int, str]:
+        return self.free, "there is that much"
+
+
+@pytest.fixture
+def config(tiny_llama: Path) -> Iterator[EngineConfig]:
+    host = bootstrap(["front"], PluginSettings(allow=()))
+    yield EngineArgs(model=str(tiny_llama)).create_engine_config(host)
+    host.close()
+
+
+def test_the_plan_by_hand(config: EngineConfig, tiny_llama: Path) -> None:
+    # Two layers, two heads of 16, key and value, float32: 512 bytes a token, 8192 a block.
+    plan = plan_memory(config, Machine(1 << 30))
+    assert plan.block_bytes == 2 * 2 * 2 * 16 * 4 * 16
+    assert plan.num_tokens == 32 * 512
+    assert plan.num_bytes == 32 * 512 * 512
+    assert "32 sequences of 512 tokens" in plan.reason
+    # Half of what the weights leave: 4 MiB, 512 blocks.
+    weights = estimate_weight_bytes(config)
+    small = plan_memory(config, Machine((8 << 20) + weights))
+    assert small.num_blocks == (4 << 20) // plan.block_bytes
+    assert "half of the free memory" in small.reason and "there is that much" in small.reason
+
+
+def test_weights_are_estimated_in_the_dtype_that_they_will_have(tiny_llama: Path) -> None:
+    from safetensors.numpy import load_file
+
+    exact = sum(tensor.nbytes for tensor in load_file(tiny_llama / "model.safetensors").values())
+    host = bootstrap(["front"], PluginSettings(allow=()))
+    try:
+        for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
+            args = EngineArgs(model=str(tiny_llama), dtype=dtype)
+            estimate = estimate_weight_bytes(args.create_engine_config(host))
+            assert estimate == pytest.approx(exact * itemsize / 4, rel=0.02)
+    finally:
+        host.close()
+
+
+def test_weights_of_gguf_are_counted(smollm2_gguf: Path) -> None:
+    import gguf
+
+    count = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(smollm2_gguf).tensors)
+    host = bootstrap(["front"], PluginSettings(allow=()))
+    try:
+        config = EngineArgs(model=str(smollm2_gguf), dtype="bfloat16").create_engine_config(host)
+        assert estimate_weight_bytes(config) == 2 * count
+    finally:
+        host.close()
