@@ -1,4 +1,4 @@
-"""Fixtures of the server's tests: the real application over an engine that answers from a script."""
+"""Fixtures of the server's tests: the application over an engine that answers from a script."""
 
 from __future__ import annotations
 

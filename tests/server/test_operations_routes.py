@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,7 +36,7 @@ class RaisingLogger:
 class KeepingLogger:
     """A stat logger that keeps what it was given."""
 
-    made: list[KeepingLogger] = []
+    made: ClassVar[list[KeepingLogger]] = []
 
     def __init__(self, config: Any, engine_index: int) -> None:
         self.recorded: list[tuple[Any, ...]] = []

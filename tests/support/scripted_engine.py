@@ -1,7 +1,7 @@
 """An engine that answers from a script: the other end of the channel, without a model.
 
-``ScriptedEngine`` lives in the test's own event loop; run as a program this file is an engine process
-for the supervisor: ``scripted_engine.py MODE --fd N``.
+``ScriptedEngine`` lives in the test's own event loop; run as a program this file is an engine
+process for the supervisor: ``scripted_engine.py MODE --fd N``.
 """
 
 from __future__ import annotations
@@ -103,13 +103,20 @@ class ScriptedEngine:
                 self.aborted += message.request_ids
                 for request_id in message.request_ids:
                     self._plans.pop(request_id, None)
+                await self._report_idle()
             elif isinstance(message, Finish):
                 self.finished.append((message.request_id, message.reason))
                 self._plans.pop(message.request_id, None)
+                await self._report_idle()
             elif isinstance(message, Describe):
                 await self._channel.send(Described(message.call_id, [{"identity": "scripted"}]))
             elif isinstance(message, CollectiveRpc):
                 await self._channel.send(RpcResult(message.call_id, error="no such method"))
+
+    async def _report_idle(self) -> None:
+        if not self._plans:
+            self._num_steps += 1
+            await self._channel.send(StepOutputs(self._num_steps, [], SchedulerStats(), 0.0))
 
     async def _step(self) -> None:
         while True:
