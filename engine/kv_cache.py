@@ -193,21 +193,36 @@ class KVCacheManager:
         request.block_ids += added
         return added
 
-    def register_computed(self, request: Request) -> None:
-        """Make the blocks that are full of computed tokens known for reuse.
+    def register(self, request: Request, num_tokens: int) -> None:
+        """Make the request's blocks up to ``num_tokens`` known for reuse, as far as they are full.
 
-        Called when a step is scheduled: within a step all keys and values of a layer are written
-        before any are read, so a request of the same step may share them already.
+        Called when a step is scheduled that computes them: within a step all keys and values of a
+        layer are written before any are read, so a request of the same step may share them.
         """
         if not self.enable_prefix_caching:
             return
-        full = request.num_computed_tokens // self.block_size
+        full = num_tokens // self.block_size
         if full <= request.num_registered_blocks:
             return
         hashes = request.hash_full_blocks(self.block_size)
         for index in range(request.num_registered_blocks, full):
             self.pool.register(request.block_ids[index], hashes[index])
         request.num_registered_blocks = full
+
+    def is_prefix_coming(self, request: Request, running: Iterable[Request]) -> bool:
+        """Whether a running request is about to compute the block that the waiting one needs
+        next: then waiting is cheaper than computing it twice."""
+        if not self.enable_prefix_caching:
+            return False
+        index = len(self.find_prefix(request))
+        if index >= (request.num_tokens - 1) // self.block_size:
+            return False
+        wanted = request.block_hashes[index]
+        return any(
+            other.num_registered_blocks <= index < len(other.block_hashes)
+            and other.block_hashes[index] == wanted
+            for other in running
+        )
 
     def free(self, request: Request) -> None:
         """Take the request's blocks back."""

@@ -209,12 +209,13 @@ class Scheduler:
         for request in others:
             if budget <= 0:
                 return
-            if request.status is not RequestStatus.RUNNING and (
-                blocked or not self._admit(request)
-            ):
+            if request.status is not RequestStatus.RUNNING:
+                if blocked or self.kv_cache.is_prefix_coming(request, self.running):
+                    continue
                 # Whoever came first must not be passed by all that are smaller.
-                blocked = True
-                continue
+                blocked = not self._admit(request)
+                if blocked:
+                    continue
             budget -= self._give_chunk(request, budget, output)
         if budget > 0 and oldest.status is RequestStatus.RUNNING:
             self._give_chunk(oldest, budget, output)
@@ -255,10 +256,11 @@ class Scheduler:
         count = min(limit, request.num_uncomputed_tokens - given)
         if count <= 0:
             return 0
-        if given:
-            output.num_scheduled_tokens[request.request_id] = given + count
-        else:
+        if not given:
             self._give(request, count, [], output)
+            return count
+        output.num_scheduled_tokens[request.request_id] = given + count
+        self.kv_cache.register(request, request.num_computed_tokens + given + count)
         return count
 
     def _give(
@@ -267,6 +269,7 @@ class Scheduler:
         """Enter the request into the step; its state in the workers is new, resumed or known."""
         request_id = request.request_id
         output.num_scheduled_tokens[request_id] = count
+        self.kv_cache.register(request, request.num_computed_tokens + count)
         if request_id not in self.known_req_ids:
             output.scheduled_new_reqs.append(
                 NewRequestData(
@@ -296,7 +299,6 @@ class Scheduler:
             if request.num_preemptions == 0:
                 self.counts.prompt_tokens += request.num_prompt_tokens_in(start, count)
             request.num_computed_tokens = start + count
-            self.kv_cache.register_computed(request)
         output.total_num_scheduled_tokens = sum(output.num_scheduled_tokens.values())
         output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
         output.new_block_ids_to_zero, self.block_ids_to_zero = self.block_ids_to_zero, []

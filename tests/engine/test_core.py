@@ -243,7 +243,9 @@ def test_what_the_model_raises_names_the_model(make_core):
     runner = core.executor.worker.runner
     runner.model = RaisingModel()
     core.add_request(make_request("a", [1, 2]))
-    with pytest.raises(ModelError, match=r"model RaisingModel failed in a step: ValueError: the third"):
+    with pytest.raises(
+        ModelError, match=r"model RaisingModel failed in a step: ValueError: the third"
+    ):
         core.step()
 
 

@@ -33,7 +33,9 @@ POISON = 96
 
 
 def next_token(context: list[int]) -> int:
-    return (7 + sum((at + 1) * (token * token + 1) for at, token in enumerate(context))) % (VOCAB - 1)
+    return (7 + sum((at + 1) * (token * token + 1) for at, token in enumerate(context))) % (
+        VOCAB - 1
+    )
 
 
 def continuation(prompt: list[int], count: int) -> list[int]:

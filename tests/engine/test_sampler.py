@@ -1,0 +1,149 @@
+"""Logits to tokens: masks against transformers' warpers, draws against hand calculation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hookserve.engine.sampler import (
+    Sampler,
+    SamplingMetadata,
+    apply_top_k,
+    apply_top_p,
+    pick,
+)
+from hookserve.engine.sampling_params import SamplingParams
+
+
+def metadata(params: list[SamplingParams]) -> SamplingMetadata:
+    seeds = [p.seed if p.seed is not None else 1000 + n for n, p in enumerate(params)]
+    return SamplingMetadata.from_params(params, [torch.Generator().manual_seed(s) for s in seeds])
+
+
+def sample(logits: torch.Tensor, params: list[SamplingParams]) -> list[int]:
+    output = Sampler().forward(logits, metadata(params))
+    assert output.errors == {}
+    assert output.sampled_token_ids.shape == (len(params), 1)
+    return output.sampled_token_ids[:, 0].tolist()
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(6, 500, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def test_greedy_takes_the_best_token_whatever_the_type(logits):
+    greedy = [SamplingParams(temperature=0.0)] * 6
+    assert sample(logits, greedy) == logits.argmax(-1).tolist()
+    half = logits.bfloat16()
+    assert sample(half, greedy) == half.float().argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("k", [1, 3, 50, 499, 500, 10_000])
+def test_top_k_keeps_what_transformers_keeps(logits, k):
+    from transformers import TopKLogitsWarper
+
+    expected = TopKLogitsWarper(min(k, 500))(None, logits.clone())
+    actual = apply_top_k(logits, torch.full((6,), k))
+    assert torch.equal(actual.isfinite(), expected.isfinite())
+
+
+@pytest.mark.parametrize("p", [0.001, 0.3, 0.9, 0.95, 0.9999])
+def test_top_p_keeps_what_transformers_keeps(logits, p):
+    from transformers import TopPLogitsWarper
+
+    expected = TopPLogitsWarper(p)(None, logits.clone()).isfinite()
+    actual = apply_top_p(logits.softmax(-1), torch.full((6,), p)) > 0
+    assert torch.equal(actual, expected)
+
+
+def test_limits_are_each_rows_own(logits):
+    masked = apply_top_k(logits, torch.tensor([0, 1, 5, 0, 2, 500]))
+    assert masked.isfinite().sum(-1).tolist() == [500, 1, 5, 500, 2, 500]
+    probs = apply_top_p(logits.softmax(-1), torch.tensor([1.0, 1e-6, 1.0, 1e-6, 1.0, 1.0]))
+    assert (probs > 0).sum(-1).tolist() == [500, 1, 500, 1, 500, 500]
+
+
+def test_ties_at_the_limit_stay_together():
+    tied = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
+    assert apply_top_k(tied, torch.tensor([2])).isfinite().tolist() == [[True, True, True, False]]
+
+
+def test_pick_takes_the_token_at_which_the_sum_passes_the_draw():
+    probs = torch.tensor([[0.25, 0.0, 0.5, 0.25]])
+    draws = [0.0, 0.2499, 0.25, 0.5, 0.7499, 0.75, 1.0 - 2**-53]
+    picked = pick(probs.expand(len(draws), -1), torch.tensor(draws, dtype=torch.float64))
+    assert picked.tolist() == [0, 0, 2, 2, 2, 3, 3]
+    # Without a tail behind the last possible token a draw may not land on the impossible one.
+    assert pick(torch.tensor([[0.3, 0.7, 0.0]]), torch.tensor([1.0 - 2**-53]).double()) == 1
+
+
+def test_frequencies_follow_the_temperature():
+    row = torch.tensor([0.0, 1.0, 2.0])
+    count = 4000
+    for temperature in (0.5, 1.0, 2.0):
+        params = SamplingParams(temperature=temperature)
+        tokens = torch.tensor(sample(row.expand(count, -1), [params] * count))
+        expected = (row / temperature).softmax(-1)
+        actual = torch.bincount(tokens, minlength=3) / count
+        # Four standard deviations of a frequency over 4000 draws are at most 0.032.
+        assert torch.allclose(actual, expected, atol=0.032), temperature
+
+
+def test_limits_hold_in_draws(logits):
+    params = [
+        SamplingParams(temperature=1.9, top_k=2, seed=1),
+        SamplingParams(temperature=1.9, top_p=0.2, seed=1),
+        SamplingParams(temperature=1.9, top_k=-1, seed=1),
+        SamplingParams(temperature=0.0, top_k=5),
+    ]
+    best = logits[0].topk(2).indices.tolist()
+    seen: list[set[int]] = [set() for _ in params]
+    info = metadata(params)
+    for _ in range(60):
+        output = Sampler().forward(logits[:1].expand(4, -1), info).sampled_token_ids[:, 0]
+        for row, token in enumerate(output.tolist()):
+            seen[row].add(token)
+    assert seen[0] == set(best)
+    assert len(seen[1]) < len(seen[2])
+    assert len(seen[2]) > 20
+    assert seen[3] == {best[0]}
+
+
+def test_a_row_does_not_depend_on_its_neighbours(logits):
+    mine = SamplingParams(temperature=1.3, top_p=0.8, top_k=40, seed=5)
+    others = [
+        SamplingParams(temperature=0.7, top_k=3),
+        SamplingParams(temperature=0.0),
+        SamplingParams(temperature=2.0, top_p=0.5),
+        SamplingParams(temperature=1.0),
+    ]
+    alone = metadata([mine])
+    first = [int(Sampler().forward(logits[2:3], alone).sampled_token_ids) for _ in range(30)]
+    crowd = metadata([others[0], others[1], mine, others[2], others[3], others[0]])
+    second = [int(Sampler().forward(logits, crowd).sampled_token_ids[2, 0]) for _ in range(30)]
+    assert first == second
+    assert len(set(first)) > 3
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_finite_numbers_fails_alone(logits, wrong, temperature):
+    logits[1, 7] = wrong
+    logits[4] = -torch.inf
+    params = [SamplingParams(temperature=temperature, seed=3)] * 6
+    output = Sampler().forward(logits, metadata(params))
+    assert set(output.errors) == {1, 4}
+    kept = [0, 2, 3, 5]
+    clean = sample(logits[kept], [params[0]] * 4)
+    assert output.sampled_token_ids[kept, 0].tolist() == clean
+
+
+def test_a_temperature_near_zero_neither_overflows_nor_wanders(logits):
+    params = [SamplingParams(temperature=t) for t in (1e-3, 2e-5, 1e-9, 1e-300, 0.0, 1e-38)]
+    assert sample(logits * 100, params) == logits.argmax(-1).tolist()
+
+
+def test_the_logits_are_left_as_they_were(logits):
+    before = logits.clone()
+    sample(logits, [SamplingParams(temperature=0.5, top_k=5, top_p=0.5)] * 6)
+    assert torch.equal(logits, before)
