@@ -244,6 +244,8 @@ def _file_loader(path: Path) -> Callable[[], ModuleType]:
         # The module is importable under the file's name, so that a target such as
         # "hello:Hello" works in every process; it must not hide another module.
         name = path.stem.replace("-", "_")
+        if not name.isidentifier():
+            raise ImportError(f"{path.name} is no name for a module; rename the file")
         loaded = sys.modules.get(name)
         if loaded is not None and getattr(loaded, "__file__", None) == str(path):
             return loaded

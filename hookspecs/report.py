@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from .plugin import Plugin
+from .types import ROLES
 
 
 class DeclarationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,7 @@ def plugin_report(
         version=plugin.version,
         file=plugin.file,
         api=plugin.facts.api,
-        roles=sorted(plugin.facts.roles),
+        roles=[role for role in ROLES if role in plugin.facts.roles],
         state=plugin.state,
         reason=plugin.reason,
         stage=plugin.stage,

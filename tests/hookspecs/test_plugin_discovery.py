@@ -185,14 +185,18 @@ def test_a_file_is_a_plugin_and_its_targets_can_name_it(
     assert host.registry("model").resolve("disc_helloForCausalLM").__name__ == "Model"
 
 
-def test_a_file_that_would_hide_a_module_is_refused(
-    tmp_path: Path, site: Path, make_host: Any
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("json.py", "would hide the module 'json'"), ("my.own.py", "is no name for a module")],
+)
+def test_a_file_whose_name_cannot_be_a_modules_is_refused(
+    name: str, words: str, tmp_path: Path, site: Path, make_host: Any
 ) -> None:
-    (tmp_path / "json.py").write_text(LIVE.format(arch="x"))
-    host: Host = make_host(files=[str(tmp_path / "json.py")])
+    (tmp_path / name).write_text(LIVE.format(arch="x"))
+    host: Host = make_host(files=[str(tmp_path / name)])
     (report,) = host.describe()
     assert (report.state, report.stage) == ("out", "import")
-    assert "would hide the module 'json'" in str(report.error)
+    assert words in str(report.error)
 
 
 def test_a_module_is_a_plugin(site: Path, make_host: Any) -> None:
