@@ -235,6 +235,7 @@ class EngineArgs:
         files = read_model_files(self._resolve(self.model or DEFAULT_MODEL, host))
         model = self.create_model_config(files, host)
         check_architecture(model.architectures, host)
+        self._check_blocks(model.max_model_len)
         config = EngineConfig(
             model=model,
             cache=CacheConfig(
@@ -373,6 +374,17 @@ class EngineArgs:
                 "num_gpu_blocks_override",
                 self.num_gpu_blocks_override,
                 "to be given without --kv-cache-memory-bytes: both size the KV cache",
+            )
+
+    def _check_blocks(self, max_model_len: int) -> None:
+        num_blocks = self.num_gpu_blocks_override
+        needed = -(-max_model_len // self.block_size)
+        if num_blocks is not None and num_blocks < needed:
+            raise self._refuse(
+                "num_gpu_blocks_override",
+                num_blocks,
+                f"at least {needed}, so that one request of {max_model_len} tokens fits; "
+                "or a lower --max-model-len",
             )
 
     def _refuse(

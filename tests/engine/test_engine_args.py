@@ -219,6 +219,7 @@ def test_a_tokenizer_of_its_own_goes_through_the_sources(
             {"num_gpu_blocks_override": 4, "kv_cache_memory_bytes": 1},
             ("--num-gpu-blocks-override 4", "--kv-cache-memory-bytes"),
         ),
+        ({"num_gpu_blocks_override": 31}, ("--num-gpu-blocks-override 31", "at least 32")),
         ({"dtype": "bloat16"}, ("--dtype 'bloat16'", "did you mean 'bfloat16'")),
     ],
 )
@@ -230,6 +231,15 @@ def test_a_value_that_cannot_work_is_refused_by_key(
     for word in words:
         assert word in str(caught.value)
     assert caught.value.exit_code == 78
+
+
+def test_a_cache_that_holds_one_request_is_enough(host: Host, tiny_llama: Path) -> None:
+    for values in (
+        {"num_gpu_blocks_override": 32},
+        {"num_gpu_blocks_override": 3, "max_model_len": 33},
+    ):
+        config = build(host, tiny_llama, **values)
+        assert config.cache.num_gpu_blocks_override == values["num_gpu_blocks_override"]
 
 
 def test_a_refusal_says_where_the_value_came_from(host: Host, tiny_llama: Path) -> None:
