@@ -216,18 +216,31 @@ class AsyncChannel:
         Raises:
             ChannelClosed: the other end is gone.
         """
-        loop = asyncio.get_running_loop()
         while True:
             message = self._frames.take()
             if message is not None:
                 return message
             try:
-                data = await loop.sock_recv(self._sock, _READ_BYTES)
+                data = self._sock.recv(_READ_BYTES)
+            except BlockingIOError:
+                # Waiting apart from reading: a caller that is cancelled loses no bytes.
+                await self._wait_until_readable()
+                continue
             except OSError as error:
                 raise ChannelClosed(f"cannot receive: {error}") from error
             if not data:
                 raise ChannelClosed("the other end closed the channel")
             self._frames.feed(data)
+
+    async def _wait_until_readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        readable: asyncio.Future[None] = loop.create_future()
+        number = self._sock.fileno()
+        loop.add_reader(number, lambda: readable.done() or readable.set_result(None))
+        try:
+            await readable
+        finally:
+            loop.remove_reader(number)
 
     def try_recv(self) -> Message | None:
         """The next message if all of it was read already, else ``None``; never reads."""

@@ -12,6 +12,7 @@ import pytest
 def make_core() -> Iterator[Callable[..., Any]]:
     """``make_core(**make_config's arguments)``: an ``EngineCore`` over the fake model."""
     import torch
+
     from fake_engine import make_config
     from hookserve.engine.core import EngineCore
     from hookserve.engine.vllm_config import VllmConfig

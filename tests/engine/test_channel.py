@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
@@ -10,6 +11,7 @@ import time
 
 import numpy
 import pytest
+
 from hookserve.engine import channel as channel_module
 from hookserve.engine.channel import (
     AsyncChannel,
@@ -152,6 +154,24 @@ def test_the_loops_form_speaks_with_the_blocking_form(sockets):
             await near.recv()
 
     asyncio.run(scenario())
+
+
+def test_a_cancelled_receive_loses_nothing(sockets):
+    async def scenario() -> None:
+        near, far = AsyncChannel(sockets[0]), AsyncChannel(sockets[1])
+        for n in range(50):
+            waiting = asyncio.create_task(near.recv())
+            await asyncio.sleep(0)
+            await far.send(Abort([str(n)]))
+            if n % 2:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await waiting == Abort([str(n)])
+                continue
+            assert await near.recv() == Abort([str(n)])
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_a_cancelled_send_still_sends_its_whole_frame(sockets):

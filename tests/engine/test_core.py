@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fake_engine import POISON, VOCAB, Collected, RaisingModel, continuation, make_request
 
 
@@ -240,9 +241,8 @@ def test_what_the_model_raises_names_the_model(make_core):
     from hookserve.engine.model_runner import ModelError
 
     core = make_core()
-    runner = core.executor.worker.runner
-    runner.model = RaisingModel()
-    core.add_request(make_request("a", [1, 2]))
+    core.executor.worker.runner.model.__class__ = RaisingModel
+    core.add_request(make_request("a", [89, 2]))
     with pytest.raises(
         ModelError, match=r"model RaisingModel failed in a step: ValueError: the third"
     ):

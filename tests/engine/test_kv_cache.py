@@ -6,6 +6,7 @@ import hashlib
 from array import array
 
 import pytest
+
 from fake_engine import make_request
 from hookserve.engine.kv_cache import BlockPool, KVCacheManager
 from hookserve.engine.request import Request

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from hookserve.engine import resources
 
 GIB = 2**30

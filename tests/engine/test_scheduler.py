@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from fake_engine import make_config, make_request
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.request import Request

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import time
 
-from fake_engine import Collected, continuation, make_config, make_request
-from hookserve.engine.core import EngineCore
-from hookserve.engine.vllm_config import VllmConfig
-from hookserve.hookspecs import PluginSettings, bootstrap
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,9 +14,14 @@ from hypothesis.stateful import (
     rule,
 )
 
+from fake_engine import Collected, continuation, make_config, make_request
+from hookserve.engine.core import EngineCore
+from hookserve.engine.vllm_config import VllmConfig
+from hookserve.hookspecs import PluginSettings, bootstrap
+
 
 class EngineMachine(RuleBasedStateMachine):
-    """A small engine, so that every shortage happens: 12 blocks of 4, 3 places, 10 tokens a step."""
+    """So small that every shortage happens: 12 blocks of 4, 3 places, 10 tokens a step."""
 
     def __init__(self) -> None:
         super().__init__()

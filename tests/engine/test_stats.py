@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hookserve.engine.messages import RequestOutput, SchedulerStats, StepOutputs
 from hookserve.engine.stats import FrontStats, PromptTokenStats
 

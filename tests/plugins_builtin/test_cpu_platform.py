@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.platform import Platform, PlatformEnum
 from hookserve.hookspecs import PluginSettings, bootstrap

@@ -1,8 +1,8 @@
 """An engine whose model is arithmetic: real scheduler, cache, runner and sampler, no weights.
 
-The model keeps the ids of tokens in its cache where a real one keeps keys and values, and its next
-token is a sum over the whole context as it reads it back. So a wrong block, slot or position changes
-the output, and the right output is a line of Python (``continuation``).
+The model keeps the ids of tokens in its cache where a real one keeps keys and values, and its
+next token is a sum over the whole context as it reads it back. So a wrong block, slot or position
+changes the output, and the right output is a line of Python (``continuation``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import torch
+
 from hookserve.engine.config import (
     CacheConfig,
     DeviceConfig,
@@ -114,8 +115,18 @@ class FakeWorker(Worker):
 
 
 class RaisingModel(FakeModel):
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        raise ValueError("the third matrix is missing")
+    """Raises at a token above 88, so not in the warm-up."""
+
+    def forward(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if (input_ids > 88).any():
+            raise ValueError("the third matrix is missing")
+        return super().forward(input_ids, *args, **kwargs)
+
+
+class RaisingWorker(FakeWorker):
+    def load_model(self) -> None:
+        super().load_model()
+        self.runner.model.__class__ = RaisingModel
 
 
 def make_config(
