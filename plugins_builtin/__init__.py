@@ -1,2 +1,9 @@
+"""The defaults, each a plugin small enough to copy.
+
+Loaded by name; nothing imports them.
+"""
+
 if __name__ != "hookserve.plugins_builtin":
-    raise ImportError("import hookserve.plugins_builtin instead of plugins_builtin: the folder is installed under that name")
+    raise ImportError(
+        "import hookserve.plugins_builtin: the folder plugins_builtin is installed under that name"
+    )

@@ -8,36 +8,39 @@ from typing import Any
 
 import pytest
 import torch
-from step_runner import StepRunner, load_model, make_vllm_config
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig
 
 from hookserve.engine.errors import ConfigError
 from hookserve.ops.linear import UnquantizedLinearMethod
 from hookserve.plugins_builtin import llama
+from step_runner import StepRunner, load_model, make_vllm_config
 
-BASE: dict[str, Any] = dict(
-    vocab_size=131,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=512,
-    tie_word_embeddings=False,
-)
+BASE: dict[str, Any] = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {},
-    "tied": dict(tie_word_embeddings=True),
-    "one head a key head": dict(
-        hidden_size=60, num_attention_heads=3, num_key_value_heads=3, intermediate_size=52
-    ),
-    "one key head": dict(num_key_value_heads=1),
-    "free head size": dict(hidden_size=48, head_dim=24),
-    "biases": dict(attention_bias=True, mlp_bias=True),
-    "theta": dict(rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
-    "linear": dict(rope_parameters={"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}),
-    "llama3": dict(
-        rope_parameters={
+    "tied": {"tie_word_embeddings": True},
+    "one head a key head": {
+        "hidden_size": 60,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "intermediate_size": 52,
+    },
+    "one key head": {"num_key_value_heads": 1},
+    "free head size": {"hidden_size": 48, "head_dim": 24},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+    "llama3": {
+        "rope_parameters": {
             "rope_type": "llama3",
             "rope_theta": 1000.0,
             "factor": 4.0,
@@ -45,7 +48,7 @@ SHAPES: dict[str, dict[str, Any]] = {
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64,
         }
-    ),
+    },
 }
 
 
