@@ -149,6 +149,11 @@ class Channel:
         self._sock.close()
 
 
+def _mark(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
 class AsyncChannel:
     """The form for an event loop: the calls that wait are coroutines.
 
@@ -236,7 +241,7 @@ class AsyncChannel:
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
         number = self._sock.fileno()
-        loop.add_reader(number, lambda: readable.done() or readable.set_result(None))
+        loop.add_reader(number, _mark, readable)
         try:
             await readable
         finally:

@@ -156,16 +156,17 @@ def _least_in_set(weights: Row, top_p: float, total: float) -> np.float32:
     than 1 - p in all, so none of it is in the set; the rest is divided at a value in its middle
     until one side, which must hold the answer, is small.
     """
-    open_ = weights[weights >= (1.0 - top_p) * total / len(weights)]
+    # compress: indexing by a mask that follows no pattern takes three times as long.
+    open_ = weights.compress(weights >= (1.0 - top_p) * total / len(weights))
     missing = top_p * total
     while len(open_) > _SORTABLE:
         middle = np.median(open_[:: len(open_) // 64])
-        above = open_[open_ > middle]
+        above = open_.compress(open_ > middle)
         weight = float(above.sum(dtype=np.float64))
         if weight >= missing:
             open_ = above
             continue
-        rest = open_[open_ <= middle]
+        rest = open_.compress(open_ <= middle)
         if len(rest) == len(open_):
             break  # all that is left is equal, or nearly
         open_, missing = rest, missing - weight
