@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0.1,
         help="the part of the parity prompts to run: 1 for all hundred (default: a fixed tenth)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run that is told to stop still ends the servers that it started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
