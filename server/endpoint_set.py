@@ -83,8 +83,16 @@ class EndpointSet:
                 with self._host.enter(served.claim.plugin):
                     await init(client, state, settings)
             except (Exception, SystemExit) as error:
-                self._drop(served.claim.owner)
                 _deny(self._host, served.claim, "run", f"init_state: {_describe(error)}")
+                self.drop_inactive()
+
+    def drop_inactive(self) -> None:
+        """Serve no more what belongs to plugins that are out by now: they may fail in another
+        process, after their routes were built here."""
+        active = [served for served in self._served if served.claim.plugin.state == "active"]
+        if len(active) < len(self._served):
+            self._served = active
+            self.routes[:] = _arrange(active)
 
     async def shutdown(self) -> None:
         """Call each endpoint's ``shutdown``, each guarded alone and within its budget."""
@@ -103,10 +111,6 @@ class EndpointSet:
                     served.claim.name,
                     _describe(error),
                 )
-
-    def _drop(self, owner: str) -> None:
-        self._served = [served for served in self._served if served.claim.owner != owner]
-        self.routes[:] = _arrange(self._served)
 
 
 def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:

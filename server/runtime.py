@@ -70,15 +70,22 @@ class ServerRuntime:
     async def start(self) -> Ready:
         """Bring the engine up, give it to the endpoints, and open the gate."""
         ready = await self.supervisor.start()
+        self._drop_inactive()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
         self.loggers.log_engine_initialized()
         await self.endpoints.init_state(self.client, self.app.state, self.settings)
+        self._drop_inactive()
         if not self.settings.disable_log_stats:
             interval_s = self.settings.log_stats_interval
             self._tasks.append(asyncio.create_task(self.loggers.log_forever(interval_s)))
         self._tasks.append(asyncio.create_task(self._log_stalls()))
         self.health.set_ready()
         return ready
+
+    def _drop_inactive(self) -> None:
+        """What was built of plugins that turned out to be broken since then."""
+        self.endpoints.drop_inactive()
+        self.loggers.drop_inactive(self.host)
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests; give the open ones ``timeout_s``, then end them with an error."""

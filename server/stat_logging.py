@@ -107,6 +107,11 @@ class StatLoggers:
         # A plugin that failed in one logger is out with all of them.
         return cls(each for plugin, each in built if plugin.state == "active")
 
+    def drop_inactive(self, host: Host) -> None:
+        """Forget the loggers of plugins that are out by now: they may fail in another process."""
+        out = {plugin.identity for plugin in host.plugins if plugin.state != "active"}
+        self._loggers = tuple(each for each in self._loggers if each.owner not in out)
+
     def __iter__(self) -> Iterator[GuardedLogger]:
         return iter(self._loggers)
 

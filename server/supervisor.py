@@ -84,6 +84,8 @@ class EngineSupervisor:
         except BaseException:
             await self._discard_child()
             raise
+        # Before the watcher's first turn: endpoints are given a client that is running.
+        self._client.ready = ready
         self._watcher = asyncio.create_task(self._watch(child, ready), name="engine-watcher")
         return ready
 

@@ -172,7 +172,8 @@ def test_listing_plugins_imports_none_of_them(toy_site: Path, tmp_path: Path) ->
 
 def test_a_blocked_plugin_is_not_imported(toy_site: Path, tiny_llama: Path, tmp_path: Path) -> None:
     """And its routes are not there; blocked by the allow list, by the deny list, by all or none."""
-    for flags in (["--no-plugins"], ["--disable-plugins", "hookserve-toy"], ["--plugins", ""]):
+    denied = "toy-model,toy-front,hookserve-toy/toy-front-again"
+    for flags in (["--no-plugins"], ["--disable-plugins", denied], ["--plugins", ""]):
         trace = tmp_path / f"trace{len(list(tmp_path.iterdir()))}.jsonl"
         env = {"PYTHONPATH": str(toy_site), "TOY_TRACE": str(trace)}
         done = run_command(["run", str(tiny_llama), "--dry-run", *flags], env=env)
@@ -252,7 +253,7 @@ def test_a_broken_plugin_is_out_everywhere_and_the_server_serves(
     source, stage, error = BROKEN[what]
     install_plugin(site, "broken-toy", {"broken_toy": source})
     server = running_server(
-        [str(tiny_llama), "--enable-endpoints", "broken-toy"], env={"PYTHONPATH": str(site)}
+        [str(tiny_llama), "--enable-endpoints", "broken_toy"], env={"PYTHONPATH": str(site)}
     )
     assert server.post("/v1/completions", PROMPT).status_code == 200
     assert server.status("/broken") == 404
