@@ -1,9 +1,9 @@
 """Attention over a paged KV cache, in plain torch for the CPU.
 
-A layer's cache is ``[num_blocks, block_size, 2, kv_heads, head_size]``: the keys and values of a
-token lie together, so that a block is gathered by one copy. What depends only on the step (which
-blocks to gather, masks) is made by the first layer of the step and kept in
-``AttentionMetadata.cache``. Which blocks belong to whom is the engine's business.
+A layer's cache is ``[num_blocks, 2, kv_heads, block_size, head_size]``: what one head keeps of a
+block lies together, so that gathering a sequence's blocks leaves each head's keys in one piece.
+What depends only on the step (which rows to gather, masks) is made by the first layer of the step
+and kept in ``AttentionMetadata.cache``. Which blocks belong to whom is the engine's business.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from .attention_kernels import attend, decode_by_matmul, prefill_by_matmul
 from .context import AttentionMetadata, get_forward_context, get_model_context
 from .kv_cache_spec import FullAttentionSpec
+from .packed_linear import can_pack
 
 _GROUP_OVERHEAD_BLOCKS = 20
 # One more call for a group of sequences costs about as much time as attending to 20 blocks of
@@ -31,11 +32,11 @@ class _DecodeGroup:
 
     rows: torch.Tensor | None
     """``[n]``: their rows in the batch; ``None``: all decode rows in order."""
-    blocks: torch.Tensor
-    """``[n * max_blocks]`` block numbers."""
+    pages: torch.Tensor
+    """``[n * kv_heads * max_blocks]``: where their keys lie, as ``Attention._pages`` counts."""
     num_reqs: int
     num_positions: int
-    """Positions attended to, the padding within the last block included if ``mask`` hides it."""
+    """Positions attended to; where there is a mask, whole blocks."""
     mask: torch.Tensor | None
     """``[n, 1, 1, num_positions]``, 0 or -inf; ``None`` for a single sequence."""
 
@@ -80,7 +81,8 @@ class Attention(nn.Module):
         self.attn_type = attn_type
         context = get_model_context()
         self.dtype = context.dtype if context else torch.get_default_dtype()
-        self.block_size = context.block_size if context else getattr(cache_config, "block_size", 16)
+        # Only bfloat16 gains from the products: in float32 both ways cost the same.
+        self.by_matmul = self.dtype is torch.bfloat16 and can_pack(self.dtype)[0]
         self.kv_cache = torch.empty(0)
         if context is not None:
             if prefix in context.static_forward_context:
@@ -98,12 +100,12 @@ class Attention(nn.Module):
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of the tensor to give to ``bind_kv_cache``."""
-        return (num_blocks, block_size, 2, self.num_kv_heads, self.head_size)
+        return (num_blocks, 2, self.num_kv_heads, block_size, self.head_size)
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Use ``kv_cache`` from now on. It must start out finite (zeros): positions that are
         masked out are multiplied by zero."""
-        expected = self.kv_cache_shape(kv_cache.shape[0], kv_cache.shape[1])
+        expected = self.kv_cache_shape(kv_cache.shape[0], kv_cache.shape[-2])
         if tuple(kv_cache.shape) != expected or not kv_cache.is_contiguous():
             raise ValueError(
                 f"{self.layer_name}: a contiguous KV cache of shape {expected} is needed, not "
@@ -124,77 +126,107 @@ class Attention(nn.Module):
         metadata = get_forward_context().attn_metadata
         if metadata is None:
             return torch.zeros_like(query, memory_format=torch.contiguous_format)
-        self._write(key, value, metadata.slot_mapping)
+        query = query.view(-1, self.num_kv_heads, self.group_size, self.head_size)
+        key = key.view(-1, self.num_kv_heads, self.head_size)
+        value = value.view(-1, self.num_kv_heads, self.head_size)
+        self._write(key, value, metadata)
         decodes = metadata.num_decode_reqs
         if decodes == metadata.num_reqs:
-            return self._decode(query, metadata)
+            return self._decode(query, key, metadata)
         output = query.new_empty(query.shape)
         if decodes:
-            output[:decodes] = self._decode(query[:decodes], metadata)
+            attended = self._decode(query[:decodes], key[:decodes], metadata)
+            output[:decodes] = attended.view(output[:decodes].shape)
         for index in range(decodes, metadata.num_reqs):
-            start, end = metadata.query_start_loc[index : index + 2]
-            self._prefill(
-                query[start:end],
-                key[start:end],
-                value[start:end],
-                output[start:end],
-                index,
-                metadata,
-            )
-        return output
+            rows = slice(*metadata.query_start_loc[index : index + 2])
+            self._prefill(query[rows], key[rows], value[rows], output[rows], index, metadata)
+        return output.view(output.shape[0], -1)
 
-    def _write(self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        width = self.num_kv_heads * self.head_size
-        tokens = self.kv_cache.view(-1, 2, width)  # [num_blocks * block_size, 2, width]
-        tokens[:, 0].index_copy_(0, slots, key.reshape(-1, width))
-        tokens[:, 1].index_copy_(0, slots, value.reshape(-1, width))
+    # -- the cache ------------------------------------------------------------------------------
+
+    def _write(self, key: torch.Tensor, value: torch.Tensor, metadata: AttentionMetadata) -> None:
+        name = ("write", self.num_kv_heads)
+        slots = metadata.cache.get(name)
+        if slots is None:
+            slots = metadata.cache[name] = self._slots(metadata)
+        rows = self.kv_cache.view(-1, self.head_size)
+        rows.index_copy_(0, slots[0], key.reshape(-1, self.head_size))
+        rows.index_copy_(0, slots[1], value.reshape(-1, self.head_size))
+
+    def _slots(self, metadata: AttentionMetadata) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each token and key head the row of the cache, ``[tokens * kv_heads]`` for keys and
+        for values, where rows are numbered through all of ``[num_blocks, 2, kv_heads,
+        block_size]``."""
+        size = metadata.block_size
+        heads = torch.arange(self.num_kv_heads) * size
+        first = metadata.slot_mapping // size * (2 * self.num_kv_heads * size)
+        keys = ((first + metadata.slot_mapping % size)[:, None] + heads).view(-1)
+        return keys, keys + self.num_kv_heads * size
+
+    def _pages(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Where the keys of ``blocks: [n, num_blocks]`` lie, ``[n * kv_heads * num_blocks]``;
+        pages are numbered through all of ``[num_blocks, 2, kv_heads]``."""
+        heads = torch.arange(self.num_kv_heads)[:, None]
+        return (blocks[:, None] * (2 * self.num_kv_heads) + heads).view(-1)
+
+    def _gather(
+        self, pages: torch.Tensor, sequences: int, metadata: AttentionMetadata
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, ``[sequences * kv_heads, positions, head_size]`` each, valid until the
+        next gather of the step."""
+        page = self.kv_cache[0, 0, 0].numel()
+        cache = self.kv_cache.view(-1, page)
+        parts = []
+        for name, offset in (("keys", 0), ("values", self.num_kv_heads)):
+            buffer = metadata.cache.get((name, cache.dtype))
+            if buffer is None or buffer.numel() < pages.numel() * page:
+                # One buffer for all layers: fresh memory of this size costs more than the copy.
+                buffer = cache.new_empty(pages.numel() * page)
+                metadata.cache[name, cache.dtype] = buffer
+            gathered = buffer[: pages.numel() * page].view(-1, page)
+            # The values of a block lie a fixed number of pages after its keys.
+            torch.index_select(cache[offset:], 0, pages, out=gathered)
+            parts.append(gathered.view(sequences * self.num_kv_heads, -1, self.head_size))
+        return parts[0], parts[1]
 
     # -- one new token a sequence ---------------------------------------------------------------
 
-    def _decode(self, query: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        """``query: [num_decode_reqs, num_heads * head_size]`` to the same shape."""
-        groups = metadata.cache.get("decode_groups")
+    def _decode(
+        self, query: torch.Tensor, key: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        """``query: [num_decode_reqs, kv_heads, group, head_size]`` to
+        ``[num_decode_reqs, num_heads * head_size]``."""
+        name = ("decode", self.num_kv_heads, self.dtype)
+        groups = metadata.cache.get(name)
         if groups is None:
-            groups = metadata.cache["decode_groups"] = self._decode_groups(metadata)
+            groups = metadata.cache[name] = self._decode_groups(metadata)
         if groups[0].rows is None:
-            return self._decode_group(query, groups[0], metadata)
-        output = query.new_empty(query.shape)
+            return self._decode_group(query, key, groups[0], metadata)
+        output = query.new_empty(query.shape[0], self.num_heads * self.head_size)
         for group in groups:
-            result = self._decode_group(query[group.rows], group, metadata)
-            output[group.rows] = result
+            output[group.rows] = self._decode_group(
+                query[group.rows], key[group.rows], group, metadata
+            )
         return output
 
     def _decode_group(
-        self, query: torch.Tensor, group: _DecodeGroup, metadata: AttentionMetadata
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        group: _DecodeGroup,
+        metadata: AttentionMetadata,
     ) -> torch.Tensor:
         n, positions = group.num_reqs, group.num_positions
-        keys, values = self._gather(group.blocks, metadata)
-        # A key head's queries stand where a longer prompt's tokens would: [n, kv_heads, group, d].
-        heads = query.view(n, self.num_kv_heads, self.group_size, self.head_size)
-        attended = F.scaled_dot_product_attention(
-            heads,
-            keys.view(n, -1, *keys.shape[1:])[:, :positions].transpose(1, 2),
-            values.view(n, -1, *keys.shape[1:])[:, :positions].transpose(1, 2),
-            attn_mask=group.mask,
-            scale=self.scale,
+        keys, values = self._gather(group.pages, n, metadata)
+        # For one sequence the fused call is the faster one: it needs no mask.
+        if self.by_matmul and group.mask is not None:
+            return decode_by_matmul(query, key, keys, values, self.scale, group.mask)
+        keys, values = (
+            part.view(n, self.num_kv_heads, -1, self.head_size)[:, :, :positions]
+            for part in (keys, values)
         )
-        return attended.reshape(n, -1)
-
-    def _gather(
-        self, blocks: torch.Tensor, metadata: AttentionMetadata
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the blocks: ``[positions, kv_heads, head_size]`` each, valid until
-        the next gather of the step."""
-        block = self.kv_cache[0].numel()
-        size = blocks.numel() * block
-        buffer = metadata.cache.get("gathered")
-        if buffer is None or buffer.numel() < size or buffer.dtype != self.kv_cache.dtype:
-            # One buffer for all layers: fresh memory of this size costs more than the copy.
-            buffer = metadata.cache["gathered"] = self.kv_cache.new_empty(size)
-        gathered = buffer[:size].view(blocks.numel(), block)
-        torch.index_select(self.kv_cache.view(-1, block), 0, blocks, out=gathered)
-        tokens = gathered.view(-1, 2, self.num_kv_heads, self.head_size)
-        return tokens[:, 0], tokens[:, 1]
+        # A key head's queries stand where the tokens of a prompt would.
+        return attend(query, keys, values, self.scale, mask=group.mask).reshape(n, -1)
 
     def _decode_groups(self, metadata: AttentionMetadata) -> list[_DecodeGroup]:
         block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
@@ -203,7 +235,30 @@ class Attention(nn.Module):
             for length in metadata.seq_lens[: metadata.num_decode_reqs]
         ]
         groups = split_by_length(num_blocks, _GATHER_LIMIT_BYTES // block_bytes)
-        return [_make_group(rows, len(groups) == 1, metadata, self.dtype) for rows in groups]
+        return [self._make_group(rows, len(groups) == 1, metadata) for rows in groups]
+
+    def _make_group(
+        self, rows: list[int], is_only: bool, metadata: AttentionMetadata
+    ) -> _DecodeGroup:
+        if is_only:
+            rows = sorted(rows)
+        lengths = [metadata.seq_lens[row] for row in rows]
+        max_blocks = -(-max(lengths) // metadata.block_size)
+        index = torch.tensor(rows)
+        tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
+        positions, mask = max(lengths), None
+        if len(rows) > 1:
+            positions = max_blocks * metadata.block_size
+            hidden = torch.arange(positions) >= torch.tensor(lengths)[:, None]  # [n, positions]
+            mask = torch.zeros(hidden.shape, dtype=self.dtype)
+            mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
+        return _DecodeGroup(
+            rows=None if is_only else index,
+            pages=self._pages(tables[:, :max_blocks]),
+            num_reqs=len(rows),
+            num_positions=positions,
+            mask=mask,
+        )
 
     # -- several new tokens ---------------------------------------------------------------------
 
@@ -216,26 +271,37 @@ class Attention(nn.Module):
         index: int,
         metadata: AttentionMetadata,
     ) -> None:
-        """Attend with the ``n`` new tokens of request ``index`` and fill ``output: [n, ...]``."""
+        """Attend with the ``n`` new tokens of request ``index`` and fill ``output``, which has
+        the query's shape ``[n, kv_heads, group, head_size]``."""
         n, length = query.shape[0], metadata.seq_lens[index]
-        mask = None
         if n == length:
-            keys = key.view(n, self.num_kv_heads, self.head_size)
-            values = value.view(n, self.num_kv_heads, self.head_size)
+            keys, values = key.transpose(0, 1), value.transpose(0, 1)
         else:
-            blocks, mask = _chunk_shape(index, n, metadata, query.dtype)
-            keys, values = (part[:length] for part in self._gather(blocks, metadata))
-        heads = (self.num_kv_heads, self.group_size, self.head_size)
+            pages = self._request_pages(index, metadata)
+            keys, values = (part[:, :length] for part in self._gather(pages, 1, metadata))
+        if self.by_matmul:
+            keys, values = keys.contiguous(), values.contiguous()
+            prefill_by_matmul(query, keys, values, self.scale, output, metadata.cache)
+            return
         shape = (self.num_kv_heads, self.group_size, length, self.head_size)
-        attended = F.scaled_dot_product_attention(
-            query.view(n, *heads).permute(1, 2, 0, 3),
-            keys.transpose(0, 1)[:, None].expand(shape),
-            values.transpose(0, 1)[:, None].expand(shape),
-            attn_mask=mask,
+        attended = attend(
+            query.permute(1, 2, 0, 3),
+            keys[:, None].expand(shape),
+            values[:, None].expand(shape),
+            self.scale,
+            mask=_chunk_mask(index, n, length, query.dtype, metadata.cache),
             is_causal=n == length,
-            scale=self.scale,
         )  # [kv_heads, group, n, head_size]
-        output.view(n, *heads).copy_(attended.permute(2, 0, 1, 3))
+        output.copy_(attended.permute(2, 0, 1, 3))
+
+    def _request_pages(self, index: int, metadata: AttentionMetadata) -> torch.Tensor:
+        name = ("pages", index, self.num_kv_heads)
+        pages = metadata.cache.get(name)
+        if pages is None:
+            num_blocks = -(-metadata.seq_lens[index] // metadata.block_size)
+            pages = self._pages(metadata.block_tables[index : index + 1, :num_blocks])
+            metadata.cache[name] = pages
+        return pages
 
 
 def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
@@ -256,43 +322,19 @@ def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
     return groups
 
 
-def _make_group(
-    rows: list[int], is_only: bool, metadata: AttentionMetadata, dtype: torch.dtype
-) -> _DecodeGroup:
-    if is_only:
-        rows = sorted(rows)
-    lengths = [metadata.seq_lens[row] for row in rows]
-    max_blocks = -(-max(lengths) // metadata.block_size)
-    index = torch.tensor(rows)
-    tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
-    positions, mask = max(lengths), None
-    if len(rows) > 1:
-        positions = max_blocks * metadata.block_size
-        hidden = torch.arange(positions) >= torch.tensor(lengths)[:, None]  # [n, positions]
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-        mask = mask[:, None, None]
-    return _DecodeGroup(
-        rows=None if is_only else index,
-        blocks=tables[:, :max_blocks].reshape(-1),
-        num_reqs=len(rows),
-        num_positions=positions,
-        mask=mask,
-    )
-
-
-def _chunk_shape(
-    index: int, n: int, metadata: AttentionMetadata, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Blocks of request ``index``, and the mask ``[n, length]`` that hides what comes later."""
-    kept = metadata.cache.get(("chunk", index))
-    if kept is None:
-        length = metadata.seq_lens[index]
-        blocks = metadata.block_tables[index, : -(-length // metadata.block_size)]
-        mask = None
-        if n > 1:
-            mask = torch.full((n, length), float("-inf"), dtype=dtype).triu_(length - n + 1)
-        kept = metadata.cache[("chunk", index)] = (blocks, mask)
-    return kept
+def _chunk_mask(
+    index: int, n: int, length: int, dtype: torch.dtype, cache: dict[Any, Any]
+) -> torch.Tensor | None:
+    """``[n, length]``: hides from each of the last ``n`` tokens what comes after it; ``None``
+    where nothing does, or where the tokens are all there are."""
+    if n in (1, length):
+        return None
+    name = ("chunk mask", index, dtype)
+    mask = cache.get(name)
+    if mask is None:
+        mask = torch.full((n, length), float("-inf"), dtype=dtype).triu_(length - n + 1)
+        cache[name] = mask
+    return mask
 
 
 def _refuse(prefix: str, **options: Any) -> None:
