@@ -60,7 +60,10 @@ def _reference_folder(gguf: Path, dtype: str) -> Path:
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(REFERENCE_FOLDER), str(gguf), dtype, str(folder)]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=600)
+        made = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
+        )
+        assert made.returncode == 0, made.stderr
     return folder
 
 
