@@ -138,6 +138,21 @@ def test_an_essential_plugin_that_fails_in_the_engine_stops_the_start(make_runti
     asyncio.run(run())
 
 
+def test_plugins_that_go_on_failing_stop_the_start(make_runtime: Any) -> None:
+    names = ["models", "loaders", "sources", "stat_loggers"]
+    mode = "plugin-fails:" + ",".join(f"hookserve:builtin:{name}" for name in names)
+
+    async def run() -> None:
+        runtime = make_runtime(mode)
+        with pytest.raises(EngineStartError, match="started 4 times") as caught:
+            await runtime.start()
+        assert caught.value.exit_code == 78
+        assert runtime.supervisor.pid is None
+        await runtime.stop()
+
+    asyncio.run(run())
+
+
 def test_a_killed_engine_is_seen_at_once(make_runtime: Any) -> None:
     async def run() -> None:
         runtime = make_runtime("normal")

@@ -1,0 +1,61 @@
+"""``build_app``: an application that brings its own engine, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hookserve.engine.errors import ConfigError
+from hookserve.hookspecs import HostError, current
+from hookserve.server import build_app
+
+
+def test_a_plugin_object_cannot_cross_to_the_engine() -> None:
+    class Thing:
+        pass
+
+    with pytest.raises(ConfigError, match="Thing is an object") as caught:
+        build_app(plugins=[Thing()])  # type: ignore[list-item]
+    assert "module" in str(caught.value)
+    with pytest.raises(HostError):
+        current()
+
+
+@pytest.mark.e2e
+def test_the_lifespan_starts_and_stops_the_engine(tiny_llama: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "greeting_plugin.py"
+    plugin.write_text(
+        "from starlette.responses import PlainTextResponse\n"
+        "from starlette.routing import Route\n"
+        "from hookserve.hookspecs import Endpoint, hookimpl\n"
+        "async def greet(request):\n"
+        "    return PlainTextResponse('hello')\n"
+        "class Greeting:\n"
+        "    def routes(self):\n"
+        "        return [Route('/greet', greet)]\n"
+        "@hookimpl\n"
+        "def endpoint():\n"
+        "    return Endpoint('greeting', Greeting)\n"
+    )
+
+    async def run() -> None:
+        app = build_app(str(tiny_llama), plugins=[str(plugin)])
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            assert (await http.get("/readyz")).status_code == 503
+            async with app.router.lifespan_context(app):
+                assert (await http.get("/readyz")).status_code == 200
+                assert (await http.get("/greet")).text == "hello"
+                body = {"prompt": [5, 6], "max_tokens": 3, "ignore_eos": True}
+                reply = await http.post("/v1/completions", json=body)
+                assert reply.json()["usage"]["completion_tokens"] == 3
+                states = {report.identity: report.state for report in app.state.plugins.describe()}
+                assert states["file:greeting_plugin"] == "active"
+            assert (await http.get("/readyz")).status_code == 503
+
+    asyncio.run(run())
+    with pytest.raises(HostError):
+        current()
