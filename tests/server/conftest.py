@@ -98,6 +98,7 @@ def serve_script(
     import httpx
 
     from hookserve.engine.channel import AsyncChannel
+    from hookserve.engine.errors import EngineDeadError
     from hookserve.hookspecs import PluginSettings
     from hookserve.hookspecs.host import Host
     from hookserve.server.runtime import ServerRuntime
@@ -117,6 +118,9 @@ def serve_script(
         engine = ScriptedEngine(theirs, script)
         channel = AsyncChannel(ours)
         reader = asyncio.create_task(runtime.client.run(channel, make_ready(blocks)))
+        # What the supervisor does: a reader that ends takes every request with it.
+        gone = EngineDeadError("the reader ended")
+        reader.add_done_callback(lambda task: runtime.client.mark_dead(gone))
         await asyncio.sleep(0)
         await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
         runtime.health.set_ready()

@@ -218,16 +218,21 @@ def test_the_models_own_defaults_apply_where_the_client_says_nothing(serve_scrip
 def test_requests_with_one_id_get_their_own_answers(serve_script: Any) -> None:
     async def run() -> None:
         async with serve_script(upper) as served:
-            replies = await asyncio.gather(
-                *[
+            tasks = [
+                asyncio.create_task(
                     served.http.post(
                         "/v1/completions",
                         json={"prompt": f"number {i}"},
                         headers={"x-request-id": "same"},
                     )
-                    for i in range(10)
-                ]
-            )
+                )
+                for i in range(10)
+            ]
+            _, unanswered = await asyncio.wait(tasks, timeout=10)
+            for task in unanswered:
+                task.cancel()
+            assert not unanswered
+            replies = [task.result() for task in tasks]
             keys = {request.request_id for request in served.engine.requests}
         assert [r.json()["choices"][0]["text"] for r in replies] == [
             f"NUMBER {i}" for i in range(10)
