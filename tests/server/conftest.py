@@ -18,6 +18,7 @@ CHAT_TEMPLATE = (
 )
 NUM_BYTES = 256
 EOS = 256
+ANSWER_TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -105,6 +106,17 @@ def serve_script(
     from hookserve.server.settings import ServerSettings
     from scripted_engine import ScriptedEngine, make_ready
 
+    class Impatient(httpx.ASGITransport):
+        """Fails the test where the application does not answer."""
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            answer = asyncio.create_task(super().handle_async_request(request))
+            done, _ = await asyncio.wait({answer}, timeout=ANSWER_TIMEOUT_S)
+            if not done:
+                answer.cancel()
+            assert done, f"no answer to {request.method} {request.url.path}"
+            return answer.result()
+
     @contextlib.asynccontextmanager
     async def serve(
         script: Any,
@@ -124,7 +136,7 @@ def serve_script(
         await asyncio.sleep(0)
         await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
         runtime.health.set_ready()
-        transport = httpx.ASGITransport(runtime.app, raise_app_exceptions=True)
+        transport = Impatient(runtime.app, raise_app_exceptions=True)
         try:
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
                 yield Served(http, engine, runtime)
