@@ -112,6 +112,10 @@ class Attention(nn.Module):
                 f"{tuple(kv_cache.shape)}"
             )
         self.kv_cache = kv_cache
+        self._rows = kv_cache.view(-1, self.head_size)
+        pages = kv_cache.view(-1, kv_cache.shape[-2] * self.head_size)
+        # The values of a block lie a fixed number of pages after its keys.
+        self._key_pages, self._value_pages = pages, pages[self.num_kv_heads :]
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attend, and append the step's keys and values to the cache.
@@ -149,9 +153,8 @@ class Attention(nn.Module):
         slots = metadata.cache.get(name)
         if slots is None:
             slots = metadata.cache[name] = self._slots(metadata)
-        rows = self.kv_cache.view(-1, self.head_size)
-        rows.index_copy_(0, slots[0], key.reshape(-1, self.head_size))
-        rows.index_copy_(0, slots[1], value.reshape(-1, self.head_size))
+        self._rows.index_copy_(0, slots[0], key.reshape(-1, self.head_size))
+        self._rows.index_copy_(0, slots[1], value.reshape(-1, self.head_size))
 
     def _slots(self, metadata: AttentionMetadata) -> tuple[torch.Tensor, torch.Tensor]:
         """For each token and key head the row of the cache, ``[tokens * kv_heads]`` for keys and
@@ -174,20 +177,23 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values, ``[sequences * kv_heads, positions, head_size]`` each, valid until the
         next gather of the step."""
-        page = self.kv_cache[0, 0, 0].numel()
-        cache = self.kv_cache.view(-1, page)
-        parts = []
-        for name, offset in (("keys", 0), ("values", self.num_kv_heads)):
-            buffer = metadata.cache.get((name, cache.dtype))
-            if buffer is None or buffer.numel() < pages.numel() * page:
-                # One buffer for all layers: fresh memory of this size costs more than the copy.
-                buffer = cache.new_empty(pages.numel() * page)
-                metadata.cache[name, cache.dtype] = buffer
-            gathered = buffer[: pages.numel() * page].view(-1, page)
-            # The values of a block lie a fixed number of pages after its keys.
-            torch.index_select(cache[offset:], 0, pages, out=gathered)
-            parts.append(gathered.view(sequences * self.num_kv_heads, -1, self.head_size))
-        return parts[0], parts[1]
+        keys, values = self._gather_buffers(pages.numel(), metadata.cache)
+        torch.index_select(self._key_pages, 0, pages, out=keys)
+        torch.index_select(self._value_pages, 0, pages, out=values)
+        shape = (sequences * self.num_kv_heads, -1, self.head_size)
+        return keys.view(shape), values.view(shape)
+
+    def _gather_buffers(
+        self, num_pages: int, cache: dict[Any, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[num_pages, page]`` each. All layers of the step use the same memory: fresh memory of
+        this size costs more than the copy into it."""
+        page = self._key_pages.shape[1]
+        name = ("gathered", page, self.dtype)
+        held = cache.get(name)
+        if held is None or held[0].shape[0] < num_pages:
+            held = cache[name] = tuple(self._key_pages.new_empty(num_pages, page) for _ in "kv")
+        return held[0][:num_pages], held[1][:num_pages]
 
     # -- one new token a sequence ---------------------------------------------------------------
 
@@ -221,10 +227,9 @@ class Attention(nn.Module):
         # For one sequence the fused call is the faster one: it needs no mask.
         if self.by_matmul and group.mask is not None:
             return decode_by_matmul(query, key, keys, values, self.scale, group.mask)
-        keys, values = (
-            part.view(n, self.num_kv_heads, -1, self.head_size)[:, :, :positions]
-            for part in (keys, values)
-        )
+        shape = (n, self.num_kv_heads, -1, self.head_size)
+        keys = keys.view(shape)[:, :, :positions]
+        values = values.view(shape)[:, :, :positions]
         # A key head's queries stand where the tokens of a prompt would.
         return attend(query, keys, values, self.scale, mask=group.mask).reshape(n, -1)
 

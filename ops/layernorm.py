@@ -24,6 +24,7 @@ class RMSNorm(nn.Module):
             torch.ones(hidden_size, dtype=dtype or torch.get_default_dtype()),
             requires_grad=False,
         )
+        self._floor: torch.Tensor | None = None
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None = None
@@ -43,6 +44,9 @@ class RMSNorm(nn.Module):
         root = math.sqrt(self.hidden_size)
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        norm = norm.hypot(norm.new_tensor(root * math.sqrt(self.variance_epsilon))).div_(root)
+        floor = self._floor
+        if floor is None or floor.device != x.device:
+            floor = self._floor = norm.new_tensor(root * math.sqrt(self.variance_epsilon))
+        norm = norm.hypot(floor).div_(root)
         scaled: torch.Tensor = (wide / norm).to(x.dtype).mul_(self.weight)
         return scaled
