@@ -41,6 +41,8 @@ def implementations(plugin: object, specs: Specs) -> list[Implementation]:
         options = _options(raw)
         if options is not None:
             found.append(_check(plugin, name, raw, options, specs))
+        elif isinstance(inspect.getattr_static(raw, IMPL_ATTRIBUTE, None), dict):
+            raise RefusedError(f"{name} is marked, but is no function: {type(raw).__qualname__}")
     if not found:
         raise RefusedError(
             "has no hook: no function of it is marked with "
@@ -73,7 +75,7 @@ def _options(function: Any) -> Mapping[str, Any] | None:
 def _check(
     plugin: object, name: str, raw: Any, options: Mapping[str, Any], specs: Specs
 ) -> Implementation:
-    hook = options.get("specname") or name
+    hook = str(options.get("specname") or name)
     where = _at(raw)
     if options.get("wrapper") or options.get("hookwrapper"):
         raise RefusedError(f"{hook} is a wrapper; hooks of this host are plain functions{where}")
@@ -84,6 +86,9 @@ def _check(
         raise RefusedError(f"{hook} does not pass text on, so it takes no buffer=True{where}")
     if inspect.iscoroutinefunction(raw) and not info.may_await:
         raise RefusedError(f"{hook} cannot wait; write it as a plain function{where}")
+    is_generator = inspect.isgeneratorfunction(raw) and info.call != "collect"
+    if is_generator or inspect.isasyncgenfunction(raw):
+        raise RefusedError(f"{hook} has a 'yield', so its body would never run{where}")
     function = getattr(plugin, name)
     return Implementation(
         info=info,

@@ -59,8 +59,11 @@ class SettingsDifferError(HostError):
 
 def describe_error(error: BaseException) -> str:
     """One line: the exception's type and the first line of its message."""
-    text = str(error).strip().splitlines()
     name = type(error).__name__
+    try:
+        text = str(error).strip().splitlines()
+    except Exception as broken:  # a plugin's exception may fail at telling what it is
+        return f"{name} (its text cannot be had: {type(broken).__name__})"
     return f"{name}: {text[0]}" if text else name
 
 

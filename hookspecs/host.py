@@ -35,6 +35,7 @@ from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
 from .markers import HookInfo
+from .notify_loop import CAUGHT
 from .platforms import choose_platform
 from .plugin import Plugin
 from .registry import Claim, Registry
@@ -190,9 +191,11 @@ class Host:
 
     def _claims_of(self, owned: Owned, info: HookInfo) -> list[Claim]:
         try:
-            return claims_of(owned.owner, info, owned.value, self.roles)
-        except PluginError as error:
-            self._refuse(owned.owner, info, error.stage, error)
+            # Iterating over an answer, or showing it, may run the plugin's code.
+            with enter(owned.owner):
+                return claims_of(owned.owner, info, owned.value, self.roles)
+        except CAUGHT as error:
+            self._refuse(owned.owner, info, "register", error)
             return []
 
     def _fill(self, claims: Sequence[Claim]) -> None:

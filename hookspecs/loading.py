@@ -57,6 +57,9 @@ def load_plugin(plugin: Plugin, specs: Specs, *, heavy_is_news: bool) -> None:
         plugin.implementations = implementations(found, specs)
     except RefusedError as error:
         raise PluginError(plugin.identity, "register", str(error)) from error
+    except CAUGHT as error:  # its own __dir__ or __getattr__, a signature that cannot be read
+        message = f"its hooks cannot be read: {describe_error(error)}"
+        raise PluginError(plugin.identity, "register", message) from error
     plugin.instance = found
     plugin.warnings.extend(unmarked_hooks(found, specs))
     _compare_hooks(plugin)

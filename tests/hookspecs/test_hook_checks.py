@@ -95,6 +95,18 @@ class ACachedProperty:
         raise AssertionError("a property was evaluated")
 
 
+class AGenerator:
+    @hookimpl
+    def shutdown(self) -> Any:
+        yield
+
+
+class AnAsyncGenerator:
+    @hookimpl
+    async def request_finished(self) -> Any:
+        yield
+
+
 class NoHook:
     def shutdown(self, roles: Any) -> None: ...
 
@@ -113,6 +125,8 @@ REFUSED = [
     (Waiting, "register_model cannot wait"),
     (AProperty, "shutdown is a property"),
     (ACachedProperty, "shutdown is a property"),
+    (AGenerator, "shutdown has a 'yield', so its body would never run"),
+    (AnAsyncGenerator, "request_finished has a 'yield'"),
 ]
 
 
@@ -131,6 +145,41 @@ def test_a_plugin_that_breaks_a_rule_is_out_with_file_and_line(
 def test_a_plugin_without_a_hook_is_out(make_host: Any) -> None:
     (report,) = make_host(NoHook()).describe()
     assert "has no hook" in str(report.error)
+
+
+def test_a_marked_thing_that_is_no_function_is_not_passed_over(make_host: Any) -> None:
+    class Partly:
+        shutdown = hookimpl(functools.partial(print))
+
+        @hookimpl
+        def request_finished(self) -> None: ...
+
+    (report,) = make_host(Partly()).describe()
+    assert (report.state, report.error) == (
+        "out",
+        "shutdown is marked, but is no function: partial",
+    )
+
+
+def test_a_plugin_whose_attributes_cannot_be_read_is_out_alone(make_host: Any) -> None:
+    class Hidden:
+        def __getattribute__(self, name: str) -> Any:
+            if name == "shutdown":
+                raise OSError("not today")
+            return object.__getattribute__(self, name)
+
+        @hookimpl
+        def shutdown(self) -> None: ...
+
+    class Good:
+        @hookimpl
+        def shutdown(self) -> None: ...
+
+    hidden, good = sorted(make_host(Hidden(), Good()).describe(), key=lambda report: report.state)[
+        ::-1
+    ]
+    assert (hidden.state, good.state) == ("out", "active")
+    assert "its hooks cannot be read: OSError: not today" in str(hidden.error)
 
 
 def test_properties_of_a_good_plugin_are_never_evaluated(make_host: Any) -> None:

@@ -174,6 +174,43 @@ def test_a_plugin_that_fails_part_way_leaves_nothing(make_host: Any) -> None:
     )
 
 
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("cannot be shown")
+
+
+def fail_without_text() -> Any:
+    raise NoText
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda: map(int, ["no number"]), "ValueError: invalid literal"),
+        (Unshowable, "RuntimeError: cannot be shown"),
+        (fail_without_text, "NoText"),
+    ],
+)
+def test_an_answer_that_fails_when_it_is_read_is_its_plugins_failure(
+    answer: Any, error: str, make_host: Any
+) -> None:
+    class Late:
+        @hookimpl
+        def register_model(self) -> Any:
+            return answer()
+
+    host = make_host(Late(), Models())
+    (line,) = host.problems()
+    assert line.startswith("object:Late is out, failed at stage 'register'")
+    assert error in line
+    assert host.registry("model").names() == ["AForCausalLM", "BForCausalLM"]
+
+
 @pytest.mark.parametrize(
     ("source", "error"),
     [
