@@ -25,7 +25,7 @@ _READ_BYTES = 256 * 1024
 
 
 class ChannelError(Exception):
-    """A frame that breaks the protocol: too big, or not a message."""
+    """A frame that breaks the protocol: too big, not a message, or one that cannot be made."""
 
 
 class ChannelClosed(ChannelError):
@@ -47,7 +47,14 @@ class _Frames:
 
     def encode(self, message: Message) -> bytearray:
         frame = bytearray(_HEAD.size)
-        self._encoder.encode_into(message, frame, _HEAD.size)
+        try:
+            self._encoder.encode_into(message, frame, _HEAD.size)
+        except TypeError:
+            raise
+        except Exception as error:  # a number too large, a list in itself, a tensor without data
+            raise ChannelError(
+                f"a {type(message).__name__} cannot be sent: {type(error).__name__}: {error}"
+            ) from error
         size = len(frame) - _HEAD.size
         if size > MAX_FRAME_BYTES:
             raise ChannelError(
@@ -104,6 +111,7 @@ class Channel:
 
         Raises:
             ChannelClosed: the other end is gone.
+            ChannelError: the message is too large, or holds a value that has no bytes.
             TypeError: the message holds an object that cannot cross processes.
         """
         frame = self._frames.encode(message)
@@ -177,6 +185,7 @@ class AsyncChannel:
         Raises:
             ChannelClosed: the other end is gone.
             ChannelOverflow: more than the bound waits to be sent already.
+            ChannelError: the message is too large, or holds a value that has no bytes.
             TypeError: the message holds an object that cannot cross processes.
         """
         frame = self._frames.encode(message)

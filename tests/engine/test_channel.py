@@ -73,6 +73,23 @@ def test_a_frame_larger_than_the_sockets_buffer_passes(pair):
     sender.join(10)
 
 
+def endless_list() -> list[object]:
+    inside: list[object] = []
+    inside.append(inside)
+    return inside
+
+
+@pytest.mark.parametrize(
+    "value", [2**64, endless_list(), "\ud800"], ids=["large", "endless", "half"]
+)
+def test_a_value_that_has_no_bytes_is_refused_and_the_next_message_passes(pair, value):
+    left, right = pair
+    with pytest.raises(ChannelError, match="a CollectiveRpc cannot be sent"):
+        left.send(CollectiveRpc(1, "m", [value]))
+    left.send(Shutdown())
+    assert right.recv() == Shutdown()
+
+
 def test_the_other_ends_death_is_told_by_both_receiving_and_sending(pair):
     left, right = pair
     left.send(Shutdown())
