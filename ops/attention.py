@@ -34,11 +34,14 @@ class _DecodeGroup:
     """``[n]``: their rows in the batch; ``None``: all decode rows in order."""
     pages: torch.Tensor
     """``[n * kv_heads * max_blocks]``: where their keys lie, as ``Attention._pages`` counts."""
-    num_reqs: int
-    num_positions: int
-    """Positions attended to; where there is a mask, whole blocks."""
     mask: torch.Tensor | None
-    """``[n, 1, 1, num_positions]``, 0 or -inf; ``None`` for a single sequence."""
+    """``[n, 1, 1, positions]``, 0 or -inf; ``None`` for a single sequence."""
+    gathered: tuple[torch.Tensor, torch.Tensor]
+    """``[n * kv_heads * max_blocks, page]``: where keys and values are gathered to."""
+    keys: torch.Tensor
+    """The same as ``[n, kv_heads, positions, head_size]``, as ``values``; positions are whole
+    blocks where there is a mask."""
+    values: torch.Tensor
 
 
 class Attention(nn.Module):
@@ -172,16 +175,10 @@ class Attention(nn.Module):
         heads = torch.arange(self.num_kv_heads)[:, None]
         return (blocks[:, None] * (2 * self.num_kv_heads) + heads).view(-1)
 
-    def _gather(
-        self, pages: torch.Tensor, sequences: int, metadata: AttentionMetadata
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, ``[sequences * kv_heads, positions, head_size]`` each, valid until the
-        next gather of the step."""
-        keys, values = self._gather_buffers(pages.numel(), metadata.cache)
-        torch.index_select(self._key_pages, 0, pages, out=keys)
-        torch.index_select(self._value_pages, 0, pages, out=values)
-        shape = (sequences * self.num_kv_heads, -1, self.head_size)
-        return keys.view(shape), values.view(shape)
+    def _gather(self, pages: torch.Tensor, into: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Copy keys and values of the pages; valid until the next gather of the step."""
+        torch.index_select(self._key_pages, 0, pages, out=into[0])
+        torch.index_select(self._value_pages, 0, pages, out=into[1])
 
     def _gather_buffers(
         self, num_pages: int, cache: dict[Any, Any]
@@ -222,16 +219,13 @@ class Attention(nn.Module):
         group: _DecodeGroup,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        n, positions = group.num_reqs, group.num_positions
-        keys, values = self._gather(group.pages, n, metadata)
+        self._gather(group.pages, group.gathered)
         # For one sequence the fused call is the faster one: it needs no mask.
         if self.by_matmul and group.mask is not None:
-            return decode_by_matmul(query, key, keys, values, self.scale, group.mask)
-        shape = (n, self.num_kv_heads, -1, self.head_size)
-        keys = keys.view(shape)[:, :, :positions]
-        values = values.view(shape)[:, :, :positions]
+            return decode_by_matmul(query, key, group.keys, group.values, self.scale, group.mask)
         # A key head's queries stand where the tokens of a prompt would.
-        return attend(query, keys, values, self.scale, mask=group.mask).reshape(n, -1)
+        attended = attend(query, group.keys, group.values, self.scale, mask=group.mask)
+        return attended.reshape(query.shape[0], -1)
 
     def _decode_groups(self, metadata: AttentionMetadata) -> list[_DecodeGroup]:
         block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
@@ -251,19 +245,18 @@ class Attention(nn.Module):
         max_blocks = -(-max(lengths) // metadata.block_size)
         index = torch.tensor(rows)
         tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
-        positions, mask = max(lengths), None
-        if len(rows) > 1:
-            positions = max_blocks * metadata.block_size
-            hidden = torch.arange(positions) >= torch.tensor(lengths)[:, None]  # [n, positions]
-            mask = torch.zeros(hidden.shape, dtype=self.dtype)
+        pages = self._pages(tables[:, :max_blocks])
+        gathered = self._gather_buffers(pages.numel(), metadata.cache)
+        shape = (len(rows), self.num_kv_heads, -1, self.head_size)
+        keys, values = (part.view(shape) for part in gathered)
+        mask = None
+        if len(rows) == 1:
+            keys, values = keys[:, :, : lengths[0]], values[:, :, : lengths[0]]
+        else:
+            hidden = torch.arange(keys.shape[2]) >= torch.tensor(lengths)[:, None]
+            mask = torch.zeros(hidden.shape, dtype=self.dtype)  # [n, positions]
             mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
-        return _DecodeGroup(
-            rows=None if is_only else index,
-            pages=self._pages(tables[:, :max_blocks]),
-            num_reqs=len(rows),
-            num_positions=positions,
-            mask=mask,
-        )
+        return _DecodeGroup(None if is_only else index, pages, mask, gathered, keys, values)
 
     # -- several new tokens ---------------------------------------------------------------------
 
@@ -283,16 +276,19 @@ class Attention(nn.Module):
             keys, values = key.transpose(0, 1), value.transpose(0, 1)
         else:
             pages = self._request_pages(index, metadata)
-            keys, values = (part[:, :length] for part in self._gather(pages, 1, metadata))
+            gathered = self._gather_buffers(pages.numel(), metadata.cache)
+            self._gather(pages, gathered)
+            shape = (self.num_kv_heads, -1, self.head_size)
+            keys, values = (part.view(shape)[:, :length] for part in gathered)
         if self.by_matmul:
             keys, values = keys.contiguous(), values.contiguous()
             prefill_by_matmul(query, keys, values, self.scale, output, metadata.cache)
             return
-        shape = (self.num_kv_heads, self.group_size, length, self.head_size)
+        expanded = (self.num_kv_heads, self.group_size, length, self.head_size)
         attended = attend(
             query.permute(1, 2, 0, 3),
-            keys[:, None].expand(shape),
-            values[:, None].expand(shape),
+            keys[:, None].expand(expanded),
+            values[:, None].expand(expanded),
             self.scale,
             mask=_chunk_mask(index, n, length, query.dtype, metadata.cache),
             is_causal=n == length,

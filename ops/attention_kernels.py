@@ -57,7 +57,7 @@ def decode_by_matmul(
     Args:
         query: ``[n, kv_heads, group, head_size]``.
         new_keys: ``[n, kv_heads, head_size]``: the tokens' own keys.
-        keys: ``[n * kv_heads, positions, head_size]``, as ``values``.
+        keys: ``[n, kv_heads, positions, head_size]``, contiguous, as ``values``.
         mask: ``[n, 1, 1, positions]``, 0 or -inf.
 
     Returns:
@@ -67,6 +67,7 @@ def decode_by_matmul(
     query = query * scale
     own = (query * new_keys[:, :, None]).sum(-1, keepdim=True)  # [n, kv_heads, group, 1]
     scores = (mask - own).view(n * kv_heads, group, -1)
+    keys, values = keys.flatten(0, 1), values.flatten(0, 1)  # [n * kv_heads, positions, size]
     scores.baddbmm_(query.view(n * kv_heads, group, size), keys.transpose(1, 2))
     weights = torch.softmax(scores, dim=-1)
     return torch.bmm(weights, values).view(n, -1)

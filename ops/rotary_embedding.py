@@ -30,11 +30,11 @@ class RotaryEmbedding(nn.Module):
         head_size]`` by ``positions: [tokens]``. Returns new tensors, rows of which may be
         strided."""
         cos, sin = self._rotation(positions, query.dtype)
-        joined = _joined(query, key)
-        if joined is None:
-            return self._rotate(query, cos, sin), self._rotate(key, cos, sin)
-        rotated = self._rotate(joined, cos, sin)
         width = query.shape[-1]
+        if not _is_followed_by(query, key):
+            return self._rotate(query, cos, sin), self._rotate(key, cos, sin)
+        both = query.as_strided((query.shape[0], width + key.shape[-1]), query.stride())
+        rotated = self._rotate(both, cos, sin)
         return rotated[:, :width], rotated[:, width:]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -61,21 +61,17 @@ class RotaryEmbedding(nn.Module):
         return cos, sin
 
 
-def _joined(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    """``query`` and ``key`` as one view, if each row of ``key`` follows its row of ``query`` in
-    memory, as in the output of a merged projection; rotating both at once halves the calls."""
-    end = query.storage_offset() + query.shape[-1]
-    if (
-        query.dim() != 2
-        or query.stride() != key.stride()
-        or query.stride(-1) != 1
-        or key.storage_offset() != end
-        or query.stride(0) < query.shape[-1] + key.shape[-1]
-        or query.untyped_storage().data_ptr() != key.untyped_storage().data_ptr()
-    ):
-        return None
-    width = query.shape[-1] + key.shape[-1]
-    return query.as_strided((query.shape[0], width), query.stride())
+def _is_followed_by(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether each row of ``key`` follows its row of ``query`` in memory, as in the output of a
+    merged projection; rotating both at once halves the calls."""
+    stride = query.stride()
+    return (
+        len(stride) == 2
+        and stride == key.stride()
+        and stride[1] == 1
+        and stride[0] >= query.shape[1] + key.shape[1]
+        and key.data_ptr() == query.data_ptr() + query.shape[1] * query.itemsize
+    )
 
 
 def get_rope(

@@ -152,7 +152,7 @@ class LlamaAttention(nn.Module):
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         """``positions: [tokens]``, ``hidden_states: [tokens, hidden]`` to ``[tokens, hidden]``."""
         qkv, _ = self.qkv_proj(hidden_states)
-        q, k, v = qkv.split([self.q_size, self.kv_size, self.kv_size], dim=-1)
+        q, k, v = qkv.split_with_sizes((self.q_size, self.kv_size, self.kv_size), dim=-1)
         q, k = self.rotary_emb(positions, q, k)
         output, _ = self.o_proj(self.attn(q, k, v))
         return output  # type: ignore[no-any-return]
