@@ -7,6 +7,7 @@ traceback, file path or long value of the client's ever enters a message.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -97,9 +98,16 @@ def internal_error(request_id: str) -> ApiError:
     )
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 8
+_SHORT.maxlist = _SHORT.maxdict = MAX_VALUE_LEN // 2
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 2 * MAX_VALUE_LEN
+
+
 def cut(value: Any, limit: int = MAX_VALUE_LEN) -> str:
-    """``value`` as text of at most ``limit`` characters."""
-    text = value if isinstance(value, str) else repr(value)
+    """``value`` as text of at most ``limit`` characters. No more than that is ever written out: a
+    client's value may be millions of items long, or hundreds of levels deep."""
+    text = value if isinstance(value, str) else _SHORT.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

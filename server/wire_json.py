@@ -91,7 +91,10 @@ class RequestDecoder:
         return unused
 
     def _check_no_op(self, name: str, raw: msgspec.Raw) -> None:
-        value = msgspec.json.decode(raw)
+        try:
+            value = msgspec.json.decode(raw)
+        except msgspec.ValidationError as error:  # a number beyond every type
+            raise bad_request(f"{name}: {error}", param=name, code="invalid_value") from None
         accepted = self._not_built[name]
         if value is None or any(_same(value, other) for other in accepted):
             return
@@ -128,8 +131,11 @@ def _invalid_field(message: str, body: bytes) -> ApiError:
 
 
 def _value_at(body: bytes, path: str) -> str:
-    """``" (given: …)"`` for the value at msgspec's path, or nothing where there is none."""
-    value = msgspec.json.decode(body)
+    """``" (given: …)"`` for the value at msgspec's path, or nothing where it cannot be shown."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return ""  # a number beyond every type, or a part of the body that nobody wants
     for step in re.findall(r"[^.\[\]]+", path):
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hookserve.server.errors import cut
 from scripted_engine import say
 
 PATH = "/v1/completions"
@@ -112,6 +113,40 @@ def test_a_field_is_refused_by_its_path(
 def test_values_that_change_nothing_are_accepted(serve_script: Any, fields: dict[str, Any]) -> None:
     reply = post(serve_script, json.dumps({"prompt": "a", **fields}).encode())
     assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        (b'{"prompt": "a", "temperature": 1e999}', "temperature"),
+        (b'{"prompt": "a", "n": 1e999}', "n"),
+        (b'{"prompt": "a", "seed": 1' + b"0" * 5000 + b"}", "seed"),
+        (b'{"prompt": [1' + b"0" * 5000 + b"]}", "prompt[0]"),
+        (b'{"prompt": "a", "max_tokens": ' + b"[" * 700 + b"]" * 700 + b"}", "max_tokens"),
+        (b'{"prompt": "a", "max_tokens": "x", "user": 1e999}', "max_tokens"),
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_refused_by_its_path(
+    serve_script: Any, content: bytes, param: str
+) -> None:
+    reply = post(serve_script, content)
+    assert reply.status_code == 400
+    assert error_of(reply)["param"] == param
+
+
+def test_only_the_beginning_of_a_long_value_is_written_out() -> None:
+    num_written = 0
+
+    class Item:
+        def __repr__(self) -> str:
+            nonlocal num_written
+            num_written += 1
+            return "7"
+
+    text = cut([Item()] * 100_000)
+    assert text.startswith("[7, 7, 7, ")
+    assert len(text) == 200
+    assert num_written < 1000
 
 
 def test_an_unknown_field_names_the_nearest(serve_script: Any) -> None:
