@@ -92,7 +92,7 @@ class Serving:
             ApiError: 400 for a text that cannot fit, found before it is tokenized.
         """
         for text in texts:
-            self._check_length(text)
+            self._check_length(text, "prompt")
         return await self._in_thread(lambda: [self.tokenizer.encode(text) for text in texts])
 
     async def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
@@ -118,18 +118,18 @@ class Serving:
                 param="messages",
                 code="chat_template_error",
             ) from None
-        self._check_length(text)
+        self._check_length(text, "messages")
         # The template has written the special tokens; a second BOS would change the answer.
         return await self._in_thread(lambda: self.tokenizer.encode(text, add_special_tokens=False))
 
-    def _check_length(self, text: str) -> None:
+    def _check_length(self, text: str, param: str) -> None:
         limit = self.engine_config.model.max_model_len
         at_least = self.tokenizer.min_token_count(text)
         if at_least > limit:
             raise bad_request(
                 f"the prompt has {len(text)} characters, which are at least {at_least} tokens, "
                 f"more than the model's context of {limit} tokens",
-                param="prompt",
+                param=param,
                 code="context_length_exceeded",
             )
 

@@ -26,9 +26,8 @@ _EMPTY_MESSAGE_FIELDS: dict[str, tuple[Any, ...]] = {
 """Message fields that clients send back from a reply; only their empty values are accepted."""
 
 
-class ContentPart(msgspec.Struct, frozen=True):
-    type: str
-    text: str | None = None
+ContentPart = dict[str, Any]
+"""``{"type": "text", "text": …}``; other types have other fields, and are refused by their type."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,18 +115,29 @@ def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
         raise bad_request(
             f"{path}: expected a string or a list of text parts", param=path, code="invalid_value"
         )
-    texts = []
-    for i, part in enumerate(content):
-        if part.type != "text":
+    return "\n".join([_part_text(part, f"{path}[{i}]") for i, part in enumerate(content)])
+
+
+def _part_text(part: ContentPart, path: str) -> str:
+    kind, text = part.get("type"), part.get("text")
+    if kind != "text":
+        raise bad_request(
+            f"{path}: only parts of type 'text' are supported (given: {cut(kind)!r})",
+            param=f"{path}.type",
+            code="unsupported_content",
+        )
+    if not isinstance(text, str):
+        raise bad_request(
+            f"{path}.text: expected a string", param=f"{path}.text", code="invalid_value"
+        )
+    for name in part:
+        if name not in ("type", "text"):
             raise bad_request(
-                f"{path}[{i}]: only parts of type 'text' are supported (given: {cut(part.type)!r})",
-                param=f"{path}[{i}].type",
-                code="unsupported_content",
+                f"{path}: unknown field {cut(name)!r}",
+                param=f"{path}.{cut(name)}",
+                code="unknown_field",
             )
-        if part.text is None:
-            raise bad_request(f"{path}[{i}].text: expected a string", param=f"{path}[{i}].text")
-        texts.append(part.text)
-    return "\n".join(texts)
+    return text
 
 
 def choice(

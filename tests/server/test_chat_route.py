@@ -131,6 +131,12 @@ def test_text_parts_are_joined_and_names_passed(serve_script: Any) -> None:
             "messages[0].content[0].type",
         ),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": [{"text": "x"}]}, "messages[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "x", "weight": 2}]},
+            "messages[0].content[0].weight",
+        ),
+        ({"role": "user", "content": "ab " * 500_000}, "messages"),
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": 3}, "messages[0].content"),
