@@ -62,6 +62,8 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
         hookserve.hookspecs.PluginError: the platform raised.
     """
     from hookserve.hookspecs import HostError, PluginError
+    from hookserve.hookspecs.errors import describe_error
+    from hookserve.hookspecs.notify_loop import CAUGHT
 
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     try:
@@ -69,8 +71,9 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
             platform.check_and_update_config(tree)
     except (HookserveError, HostError):
         raise
-    except Exception as error:
-        raise PluginError(owner, "run", f"check_and_update_config: {error!r}") from error
+    except CAUGHT as error:
+        message = f"check_and_update_config raised {describe_error(error)}"
+        raise PluginError(owner, "run", message) from error
     return fold_changes(config, tree, owner)
 
 

@@ -76,7 +76,8 @@ class EngineCore:
         name = self.vllm_config.parallel_config.distributed_executor_backend
         executor_cls = self.host.registry("executor").resolve(name)
         claim = self.host.registry("executor").get(name)
-        with self.host.enter(claim.owner if claim is not None else None):
+        self._executor_owner = claim.plugin if claim is not None else None
+        with self.host.enter(self._executor_owner):
             executor: Executor = executor_cls(self.vllm_config)
         return executor
 
@@ -185,7 +186,8 @@ class EngineCore:
         started = time.monotonic()
         scheduled = self.scheduler.schedule()
         assert scheduled.total_num_scheduled_tokens or not self.has_work(), "nobody was scheduled"
-        result = self.executor.execute_model(scheduled)
+        with self.host.enter(self._executor_owner):
+            result = self.executor.execute_model(scheduled)
         outputs = self.scheduler.update_from_output(scheduled, result)
         self.num_steps += 1
         self.clock.record(scheduled.total_num_scheduled_tokens, time.monotonic() - started)

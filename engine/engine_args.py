@@ -254,7 +254,7 @@ class EngineArgs:
             ),
             load=LoadConfig(load_format=self.load_format),
             device=DeviceConfig(
-                platform=str(claim.target),
+                platform=claim.target_text(),
                 platform_owner=claim.owner,
                 device_type=str(getattr(platform, "device_type", "cpu")),
             ),
@@ -489,11 +489,13 @@ def _import_platform(claim: Claim, host: Host) -> Any:
 def _as_plugin(host: Host, owner: str) -> Iterator[None]:
     """Run a plugin's code as its own; what it raises is told under its name."""
     from hookserve.hookspecs import HostError, PluginError
+    from hookserve.hookspecs.errors import describe_error
+    from hookserve.hookspecs.notify_loop import CAUGHT
 
     try:
         with host.enter(owner):
             yield
     except (HookserveError, HostError):
         raise
-    except Exception as error:
-        raise PluginError(owner, "run", f"{type(error).__name__}: {error}") from error
+    except CAUGHT as error:
+        raise PluginError(owner, "run", describe_error(error)) from error

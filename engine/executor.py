@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hookserve.hookspecs import PluginError, current
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.notify_loop import CAUGHT
 from hookserve.hookspecs.targets import import_target
 
 from .errors import ConfigError
@@ -70,8 +73,15 @@ class UniProcExecutor(Executor):
             raise ConfigError(
                 f"tensor_parallel_size {size} needs {size} workers; the executor 'uni' has one"
             )
-        worker_cls = import_target(self.vllm_config.parallel_config.worker_cls)
-        self.worker = worker_cls(self.vllm_config)
+        path = self.vllm_config.parallel_config.worker_cls
+        platform = current().platform()  # which chose the class
+        with current().enter(platform.plugin):
+            try:
+                worker_cls = import_target(path)
+            except CAUGHT as error:
+                message = f"worker class {path} raised {describe_error(error)}"
+                raise PluginError(platform.owner, "import", message) from error
+            self.worker = worker_cls(self.vllm_config)
         self.collective_rpc("init_device")
         self.collective_rpc("load_model")
 

@@ -137,15 +137,19 @@ class _Tracked:
         return f" (at tensor {self._last!r})" if self._last else ""
 
 
+def loader_name(vllm_config: VllmConfig) -> str:
+    """What ``load_config.load_format`` names; ``"auto"`` goes by the files' format."""
+    name = vllm_config.load_config.load_format
+    return vllm_config.model_config.format if name == "auto" else name
+
+
 def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseModelLoader:
-    """The loader that ``load_config.load_format`` names; ``"auto"`` goes by the files' format.
+    """The loader that ``loader_name`` names.
 
     Raises:
         ConfigError: if what is registered under the name is not a loader.
     """
-    name = vllm_config.load_config.load_format
-    if name == "auto":
-        name = vllm_config.model_config.format
+    name = loader_name(vllm_config)
     loader_class = (host or current()).registry("model_loader").resolve(name)
     if not isinstance(loader_class, type) or not issubclass(loader_class, BaseModelLoader):
         raise ConfigError(

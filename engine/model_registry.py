@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from hookserve.hookspecs.registry import Claim
 
 
+def find_model(architectures: Sequence[str], host: Host) -> Claim | None:
+    """The claim on the first of the architectures that is registered. Imports nothing."""
+    registry = host.registry("model")
+    return next(filter(None, map(registry.get, architectures)), None)
+
+
 def check_architecture(architectures: Sequence[str], host: Host) -> str:
     """The first of the architectures that is registered. Imports nothing.
 
@@ -25,10 +31,10 @@ def check_architecture(architectures: Sequence[str], host: Host) -> str:
         UnknownArchitectureError: if none is; with the nearest names, and every plugin that was
             blocked or failed.
     """
+    claim = find_model(architectures, host)
+    if claim is not None:
+        return claim.name
     registry = host.registry("model")
-    for name in architectures:
-        if registry.get(name) is not None:
-            return name
     wanted = ", ".join(repr(name) for name in architectures) or "none"
     near = [found for name in architectures for found in registry.nearest(name)]
     known = ", ".join(dict.fromkeys(near)) or ", ".join(sorted(registry.names())) or "none"

@@ -15,10 +15,13 @@ import numpy as np
 import torch
 
 from hookserve.hookspecs import HostError, current
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.notify_loop import CAUGHT
 from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
 from .input_batch import InputBatch, RequestState
+from .model_registry import find_model
 from .sampler import Sampler, SamplingMetadata
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
@@ -79,27 +82,31 @@ class ModelRunner:
         Raises:
             ModelFileError, UnknownArchitectureError, hookserve.hookspecs.PluginError
         """
-        from .model_loader import get_model_loader
+        from .model_loader import get_model_loader, loader_name
 
         config = self.vllm_config.model_config
         host = current()
-        names = [name for name in config.architectures if host.registry("model").get(name)]
-        self.model_name = next(iter(names), "")
-        claim = host.registry("model").get(self.model_name)
-        self.model_owner = claim.owner if claim is not None else ""
-        loader = get_model_loader(self.vllm_config)
+        model = find_model(config.architectures, host)
+        if model is not None:
+            self.model_name, self.model_owner = model.name, model.owner
+        loader = host.registry("model_loader").get(loader_name(self.vllm_config))
         try:
-            with host.enter(self.model_owner or None):
-                self.model = loader.load_model(vllm_config=self.vllm_config, model_config=config)
+            with host.enter(loader.plugin if loader is not None else None):
+                self.model = get_model_loader(self.vllm_config).load_model(
+                    vllm_config=self.vllm_config, model_config=config
+                )
         except (HookserveError, HostError):
             raise
-        except Exception as error:
-            raise ModelError(self._blame("could not be loaded", error)) from error
+        except CAUGHT as error:
+            by = (
+                f" by loader '{loader.name}' of plugin {loader.owner}" if loader is not None else ""
+            )
+            raise ModelError(self._blame(f"could not be loaded{by}", error)) from error
 
-    def _blame(self, what: str, error: Exception) -> str:
+    def _blame(self, what: str, error: BaseException) -> str:
         owner = f" of plugin {self.model_owner}" if self.model_owner else ""
         name = self.model_name or type(self.model).__qualname__
-        return f"model {name}{owner} {what}: {type(error).__name__}: {error}"
+        return f"model {name}{owner} {what}: {describe_error(error)}"
 
     def attention_layers(self) -> dict[str, Any]:
         return self.vllm_config.compilation_config.static_forward_context
@@ -227,7 +234,7 @@ class ModelRunner:
                 if len(inputs.sampled_rows) < len(hidden):
                     hidden = hidden[inputs.last_token_indices]
                 logits: torch.Tensor = self.model.compute_logits(hidden)
-        except Exception as error:
+        except CAUGHT as error:
             raise ModelError(self._blame("failed in a step", error)) from error
         if logits is None or logits.shape[0] != len(inputs.sampled_rows):
             got = None if logits is None else tuple(logits.shape)

@@ -22,6 +22,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hookserve.hookspecs.context import owner_of
+from hookserve.hookspecs.errors import HostError, describe_error
+from hookserve.hookspecs.notify_loop import CAUGHT
+
 from .channel import Channel, ChannelClosed, ChannelError
 from .codec import Message
 from .errors import EX_SOFTWARE, HookserveError
@@ -69,7 +73,7 @@ class EngineProcess:
             return self._serve()
         except ChannelClosed:
             raise
-        except Exception as error:
+        except CAUGHT as error:  # a plugin's sys.exit must not end the engine without a word
             return self._fail(error)
 
     def _serve(self) -> int:
@@ -162,22 +166,22 @@ class EngineProcess:
             self.channel.send(RpcResult(message.call_id, result))
         except ChannelClosed:
             raise
-        except Exception as error:
+        except CAUGHT as error:
             # The caller asked for something that failed; the engine itself is unharmed.
             logger.warning("collective_rpc %r failed", message.method, exc_info=error)
-            text = f"{message.method}: {type(error).__name__}: {error}"
+            text = f"{message.method}: {describe_error(error)}"
             self.channel.send(RpcResult(message.call_id, error=text))
 
     # -- failure --------------------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> int:
-        """Tell the parent why this process ends; the exit code."""
-        from hookserve.hookspecs import HostError
-
+    def _fail(self, error: BaseException) -> int:
+        """Tell the parent why this process ends, and whose code it was; the exit code."""
         if isinstance(error, HookserveError | HostError):
             code, message = error.exit_code, str(error)
         else:
-            code, message = EX_SOFTWARE, f"the engine raised {type(error).__name__}: {error}"
+            owner = owner_of(error)
+            by = f" in the code of plugin {owner}" if owner is not None else ""
+            code, message = EX_SOFTWARE, f"the engine raised {describe_error(error)}{by}"
         detail = "".join(traceback.format_exception(error))
         logger.debug("%s", detail)
         self.channel.send(Failed(code, message, detail))

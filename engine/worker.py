@@ -35,7 +35,9 @@ class Worker:
         self.rank = rank
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
-        self.platform: type[Platform] = _resolve_platform()
+        host = current()
+        self.platform_owner = host.platform().plugin
+        self.platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
         self.device = vllm_config.device_config.device
         self.num_threads, self.threads_reason = resources.choose_num_threads()
         self.memory_reason = ""
@@ -48,15 +50,16 @@ class Worker:
             ConfigError: the platform cannot compute in the model's type.
         """
         torch.set_num_threads(self.num_threads)
-        self.platform.check_if_supports_dtype(self.vllm_config.model_config.dtype)
-        backend = self.platform.get_attn_backend_cls(None, None)
-        if backend:
-            raise ConfigError(
-                f"platform {self.platform.device_name} asks for the attention backend {backend}; "
-                "only the layers' own paged attention is available"
-            )
-        self.platform.set_device(self.device)
-        self.platform.manual_seed_all(self.vllm_config.model_config.seed)
+        with current().enter(self.platform_owner):
+            self.platform.check_if_supports_dtype(self.vllm_config.model_config.dtype)
+            backend = self.platform.get_attn_backend_cls(None, None)
+            if backend:
+                raise ConfigError(
+                    f"platform {self.platform.device_name} asks for the attention backend "
+                    f"{backend}; only the layers' own paged attention is available"
+                )
+            self.platform.set_device(self.device)
+            self.platform.manual_seed_all(self.vllm_config.model_config.seed)
         self.model_runner = ModelRunner(self.vllm_config, self.device)
 
     @property
@@ -75,7 +78,8 @@ class Worker:
 
     def determine_available_memory(self) -> int:
         """Bytes that are free for the KV cache now, with the weights loaded."""
-        num_bytes, self.memory_reason = self.platform.available_memory()
+        with current().enter(self.platform_owner):
+            num_bytes, self.memory_reason = self.platform.available_memory()
         return num_bytes
 
     def initialize_cache(self, num_blocks: int) -> None:
@@ -105,9 +109,3 @@ class Worker:
 
     def shutdown(self) -> None:
         self.model_runner = None
-
-
-def _resolve_platform() -> type[Platform]:
-    host = current()
-    platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
-    return platform

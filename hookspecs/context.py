@@ -6,6 +6,7 @@ there late can be attributed. Who enters is ``calls``'s, ``registry``'s and ``ho
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from .types import Role
 # element: setting a context variable costs as much as the guarded call itself.
 RUNNING: ContextVar[list[Plugin | None] | None] = ContextVar("hookserve_running", default=None)
 
+_OWNER = "hookserve_owner"
+
 
 def running() -> Plugin | None:
     """The plugin whose code runs here, or ``None`` in the host's own code."""
@@ -27,9 +30,15 @@ def running() -> Plugin | None:
     return None if cell is None else cell[0]
 
 
+def owner_of(error: BaseException) -> str | None:
+    """Identity of the plugin whose code raised: of several that it passed, the innermost."""
+    owner = getattr(error, _OWNER, None)
+    return owner if isinstance(owner, str) else None
+
+
 class enter:
-    """Attribute what happens inside to the plugin. A class, since ``contextmanager`` would cost
-    several times the guarded call."""
+    """Attribute what happens inside to the plugin, and what leaves it by an exception too. A
+    class, since ``contextmanager`` would cost several times the guarded call."""
 
     __slots__ = ("_plugin", "_token")
 
@@ -39,8 +48,11 @@ class enter:
     def __enter__(self) -> None:
         self._token = RUNNING.set([self._plugin])
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         RUNNING.reset(self._token)
+        if error is not None and self._plugin is not None and owner_of(error) is None:
+            with contextlib.suppress(Exception):  # an exception may refuse attributes
+                setattr(error, _OWNER, self._plugin.identity)
 
 
 class LastHandler(logging.StreamHandler[Any]):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from fake_engine import POISON, VOCAB, Collected, RaisingModel, continuation, make_request
+from fake_engine import (
+    POISON,
+    VOCAB,
+    Collected,
+    FakeModel,
+    RaisingModel,
+    continuation,
+    make_request,
+)
 
 
 def test_greedy_tokens_are_those_of_the_model(make_core, run_all):
@@ -246,6 +256,16 @@ def test_what_the_model_raises_names_the_model(make_core):
     with pytest.raises(
         ModelError, match=r"model RaisingModel failed in a step: ValueError: the third"
     ):
+        core.step()
+
+
+def test_a_model_that_exits_is_told_like_one_that_raises(make_core, monkeypatch):
+    from hookserve.engine.model_runner import ModelError
+
+    core = make_core()
+    monkeypatch.setattr(FakeModel, "compute_logits", lambda self, hidden: sys.exit(5))
+    core.add_request(make_request("a", [1, 2]))
+    with pytest.raises(ModelError, match=r"model FakeModel failed in a step: SystemExit: 5"):
         core.step()
 
 

@@ -285,6 +285,8 @@ class Source:
     def resolve(self, reference, *, revision, cache_dir):
         if reference == "toy:broken":
             raise KeyError("nothing there")
+        if reference == "toy:exit":
+            raise SystemExit(3)
         assert (revision, cache_dir) == ("main", "/cache")
         return FOLDER
 
@@ -305,6 +307,19 @@ def test_a_plugins_source_resolves_a_reference(
     assert config.model.served_model_names == ("toy:x",)
     with pytest.raises(PluginError, match=r"file:toy_source.*KeyError.*nothing there"):
         build(host, "toy:broken", revision="main", cache_dir="/cache")
+    with pytest.raises(PluginError, match=r"file:toy_source.*SystemExit: 3"):
+        build(host, "toy:exit", revision="main", cache_dir="/cache")
+
+
+@pytest.mark.parametrize("statement", ["raise OSError('no board')", "raise SystemExit(3)"])
+def test_a_platform_that_fails_at_the_configuration_is_named(
+    statement: str, front: Callable[..., Host], tiny_llama: Path, tmp_path: Path
+) -> None:
+    source = PLATFORM.replace("vllm_config.cache_config.block_size = 32", statement)
+    file = tmp_path / "toy_broken.py"
+    file.write_text(source.format(stem="toy_broken"))
+    with pytest.raises(PluginError, match=r"file:toy_broken.*check_and_update_config raised"):
+        build(front(file), tiny_llama)
 
 
 PLATFORM = """

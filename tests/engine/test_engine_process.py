@@ -269,6 +269,112 @@ def test_what_keeps_it_from_loading_is_told_with_its_code(start, options, code, 
     assert child.end()[0] == code
 
 
+REAL_WORKER, FAKE_WORKER = "hookserve.engine.worker:Worker", "fake_engine:FakeWorker"
+HEAD = "import sys\nfrom hookserve.hookspecs import ModelEntry, Named, hookimpl\n"
+PLUGINS = {
+    "faulty": """
+from hookserve.engine.executor import UniProcExecutor
+from hookserve.engine.model_loader import BaseModelLoader
+
+class Executor(UniProcExecutor):
+    def _init_executor(self):
+        sys.exit(3)
+
+class LateExecutor(UniProcExecutor):
+    def execute_model(self, scheduler_output):
+        raise KeyError("rank 1")
+
+class Loader(BaseModelLoader):
+    def download_model(self, model_config):
+        raise OSError("the bucket\\nis gone")
+
+    def load_weights(self, model, model_config): ...
+
+@hookimpl
+def executor():
+    return [Named("bad", Executor), Named("late", LateExecutor)]
+
+@hookimpl
+def model_loader():
+    return Named("bucket", Loader)
+""",
+    "other": """
+@hookimpl
+def register_model():
+    return ModelEntry("FakeForCausalLM", "nowhere:Fake")
+""",
+    "device": """
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+
+class Device(CpuPlatform):
+    @classmethod
+    def available_memory(cls):
+        raise OSError("no driver")
+
+@hookimpl
+def platform():
+    return "device:Device"
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "section", "changes", "sentence"),
+    [
+        (
+            ("faulty",),
+            "parallel",
+            {"distributed_executor_backend": "bad"},
+            "the engine raised SystemExit: 3 in the code of plugin file:faulty",
+        ),
+        (
+            ("faulty",),
+            "parallel",
+            {"distributed_executor_backend": "late"},
+            "the engine raised KeyError: 'rank 1' in the code of plugin file:faulty",
+        ),
+        (
+            ("faulty", "other"),
+            "load",
+            {"load_format": "bucket"},
+            "model FakeForCausalLM of plugin file:other could not be loaded by loader 'bucket' of "
+            "plugin file:faulty: OSError: the bucket",
+        ),
+        (
+            ("device",),
+            "parallel",
+            {"worker_cls": "nowhere:Worker"},
+            "plugin file:device failed at stage 'import': worker class nowhere:Worker "
+            "raised ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
+            ("device",),
+            "parallel",
+            {},
+            "the engine raised OSError: no driver in the code of plugin file:device",
+        ),
+    ],
+)
+def test_what_a_plugins_code_raises_in_the_engine_has_its_owner(
+    plugins, section, changes, sentence, start, tmp_path
+):
+    for name in plugins:
+        (tmp_path / f"{name}.py").write_text(HEAD + PLUGINS[name])
+    files = tuple(str(tmp_path / f"{name}.py") for name in plugins)
+    config = make_config(worker_cls=REAL_WORKER if section == "load" else FAKE_WORKER)
+    part = msgspec.structs.replace(getattr(config, section), **changes)
+    config = msgspec.structs.replace(config, **{section: part})
+    child = start()
+    child.channel.send(Start(config, PluginSettings(files=files, allow=())))
+    child.expect(ManifestSent)
+    child.channel.send(Proceed())
+    failed = child.expect(Failed)
+    assert failed.message == sentence
+    code, errors = child.end()
+    assert code == failed.exit_code != 0
+    assert "Traceback" not in errors
+
+
 def test_settings_that_name_no_plugin_are_told_before_any_manifest(start):
     child = start()
     child.channel.send(Start(make_config(), PluginSettings(allow=("nobody/nothing",))))

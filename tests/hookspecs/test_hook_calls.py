@@ -12,6 +12,7 @@ import pytest
 
 from hookserve.hookspecs import PluginError, RequestRecord, hookimpl, running
 from hookserve.hookspecs.calls import Collect, First, Guard, Notify, Pipeline, Refuse
+from hookserve.hookspecs.context import enter, owner_of
 from hookserve.hookspecs.markers import HookInfo
 from hookserve.hookspecs.plugin import Plugin
 
@@ -274,6 +275,14 @@ def test_what_runs_knows_whose_it_is_and_the_outer_owner_comes_back() -> None:
         hook.tell(1)
         assert [owner.name for owner in seen] == ["inner", "outer"]
         assert running() is None
+
+
+def test_an_exception_keeps_the_owner_of_the_innermost_code_that_it_left() -> None:
+    error = ValueError("x")
+    with pytest.raises(ValueError), enter(plugin("outer")), enter(plugin("inner")), enter(None):
+        raise error
+    assert owner_of(error) == "file:inner"
+    assert owner_of(ValueError("x")) is None
 
 
 def test_an_awaitable_where_nobody_can_wait_is_the_plugins_failure() -> None:
