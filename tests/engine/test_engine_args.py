@@ -311,14 +311,17 @@ def test_a_plugins_source_resolves_a_reference(
         build(host, "toy:exit", revision="main", cache_dir="/cache")
 
 
-@pytest.mark.parametrize("statement", ["raise OSError('no board')", "raise SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("stem", "statement"),
+    [("toy_raises", "raise OSError('no board')"), ("toy_exits", "raise SystemExit(3)")],
+)
 def test_a_platform_that_fails_at_the_configuration_is_named(
-    statement: str, front: Callable[..., Host], tiny_llama: Path, tmp_path: Path
+    stem: str, statement: str, front: Callable[..., Host], tiny_llama: Path, tmp_path: Path
 ) -> None:
     source = PLATFORM.replace("vllm_config.cache_config.block_size = 32", statement)
-    file = tmp_path / "toy_broken.py"
-    file.write_text(source.format(stem="toy_broken"))
-    with pytest.raises(PluginError, match=r"file:toy_broken.*check_and_update_config raised"):
+    file = tmp_path / f"{stem}.py"
+    file.write_text(source.format(stem=stem))
+    with pytest.raises(PluginError, match=rf"file:{stem}.*check_and_update_config raised"):
         build(front(file), tiny_llama)
 
 
