@@ -6,8 +6,8 @@ own, so that several servers in one process do not meet. Filling them is the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -127,18 +127,26 @@ class EngineMetrics:
         return self._histogram(name, f"seconds a request: {text}", _REQUEST_TIME)
 
 
-class _WithoutCreated:
-    """A registry seen without the ``_created`` series, which nobody scrapes for."""
+class _Families(NamedTuple):
+    """What ``generate_latest`` takes for a registry."""
 
-    def __init__(self, registry: Any) -> None:
-        self._registry = registry
+    collected: list[Metric]
 
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
-            yield metric
+    def collect(self) -> list[Metric]:
+        return self.collected
 
 
-def render(registries: Iterable[Any]) -> bytes:
-    """The text of all registries, one after the other."""
-    return b"".join(generate_latest(_WithoutCreated(registry)) for registry in registries)
+def render(registry: Any, taken: set[str]) -> tuple[bytes, list[str]]:
+    """The text of a registry, and the names of the metrics that were left out, because they are
+    in ``taken``. Those that were not are added to it. Series of the kind ``_created``, which
+    nobody scrapes for, are left out silently."""
+    shown, hidden = [], []
+    for metric in registry.collect():
+        if metric.name in taken:
+            hidden.append(metric.name)
+            continue
+        metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+        shown.append(metric)
+    text = generate_latest(_Families(shown))
+    taken.update(metric.name for metric in shown)
+    return text, hidden

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from hookserve.engine.errors import EngineDeadError
 
 from .errors import cut
-from .metrics import CONTENT_TYPE, render
+from .metrics import CONTENT_TYPE
 from .openai_request import serving_of
 
 
@@ -63,7 +63,7 @@ async def show_version(request: Request) -> Response:
 
 async def show_metrics(request: Request) -> Response:
     """Everything that stat loggers offer as a Prometheus registry, in the text format."""
-    body = render(serving_of(request).loggers.metric_registries())
+    body = serving_of(request).loggers.metrics_text()
     return Response(body, headers={"content-type": CONTENT_TYPE})
 
 

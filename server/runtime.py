@@ -85,7 +85,7 @@ class ServerRuntime:
     def _drop_inactive(self) -> None:
         """What was built of plugins that turned out to be broken since then."""
         self.endpoints.drop_inactive()
-        self.loggers.drop_inactive(self.host)
+        self.loggers.drop_inactive()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests; give the open ones ``timeout_s``, then end them with an error."""

@@ -9,13 +9,17 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hookserve.engine.messages import SchedulerStats
 from hookserve.engine.stats import IterationStats
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Denied, Host, PluginError, RequestRecord
+from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.plugin import Plugin
+
+from .metrics import render
 
 logger = logging.getLogger("hookserve.server.stat_logging")
 
@@ -27,37 +31,63 @@ class GuardedLogger:
     """One logger and its owner. A failure is logged once and counted; after ``MAX_FAILURES``
     within ``FAILURE_WINDOW_S`` the logger is called no more."""
 
-    def __init__(self, owner: str, name: str, instance: Any) -> None:
-        self.owner = owner
+    def __init__(self, plugin: Plugin, name: str, instance: Any) -> None:
+        self.plugin = plugin
         self.name = name
         self.instance = instance
         self.num_failures = 0
         self.is_off = False
         self._recent: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._hidden_metrics: set[str] = set()
+
+    @property
+    def owner(self) -> str:
+        return self.plugin.identity
 
     def call(self, method: str, *args: Any, optional: bool = False) -> None:
         if self.is_off:
             return
         try:
-            function: Callable[..., Any] | None
-            if optional:
+            with enter(self.plugin):
                 function = getattr(self.instance, method, None)
-                if function is None:
-                    return
-            else:
-                function = getattr(self.instance, method)
-            function(*args)
+                if function is not None or not optional:
+                    getattr(self.instance, method)(*args)
         except (Exception, SystemExit) as error:
-            self._failed(method, error)
+            self._failed(f"{method}()", error)
 
-    def _failed(self, method: str, error: BaseException) -> None:
+    def metrics_text(self, taken: set[str]) -> bytes:
+        """The text of the Prometheus registry that the logger offers as its attribute
+        ``registry``, without metrics whose names are taken; its own names are taken then."""
+        if self.is_off:
+            return b""
+        try:
+            with enter(self.plugin):
+                registry = getattr(self.instance, "registry", None)
+                if not hasattr(registry, "collect"):
+                    return b""
+                text, hidden = render(registry, taken)
+        except (Exception, SystemExit) as error:
+            self._failed("its metrics", error)
+            return b""
+        for name in hidden:
+            if name not in self._hidden_metrics:
+                self._hidden_metrics.add(name)
+                logger.warning(
+                    "plugin %s: the metric %s of stat logger %s is not shown: the name is taken",
+                    self.owner,
+                    name,
+                    self.name,
+                )
+        return text
+
+    def _failed(self, where: str, error: BaseException) -> None:
         self.num_failures += 1
         if self.num_failures == 1:
             logger.warning(
-                "plugin %s: stat logger %s failed in %s(); further failures are only counted",
+                "plugin %s: stat logger %s failed in %s; further failures are only counted",
                 self.owner,
                 self.name,
-                method,
+                where,
                 exc_info=error,
             )
         now = time.monotonic()
@@ -103,14 +133,13 @@ class StatLoggers:
                 failure = f"stat logger {claim.name}: {type(error).__name__}: {error}"
                 host.deny(Denied(claim.owner, "front", "run", failure))
             else:
-                built.append((claim.plugin, GuardedLogger(claim.owner, claim.name, instance)))
+                built.append(GuardedLogger(claim.plugin, claim.name, instance))
         # A plugin that failed in one logger is out with all of them.
-        return cls(each for plugin, each in built if plugin.state == "active")
+        return cls(each for each in built if each.plugin.state == "active")
 
-    def drop_inactive(self, host: Host) -> None:
+    def drop_inactive(self) -> None:
         """Forget the loggers of plugins that are out by now: they may fail in another process."""
-        out = {plugin.identity for plugin in host.plugins if plugin.state != "active"}
-        self._loggers = tuple(each for each in self._loggers if each.owner not in out)
+        self._loggers = tuple(each for each in self._loggers if each.plugin.state == "active")
 
     def __iter__(self) -> Iterator[GuardedLogger]:
         return iter(self._loggers)
@@ -132,10 +161,12 @@ class StatLoggers:
         for each in self._loggers:
             each.call("shutdown", optional=True)
 
-    def metric_registries(self) -> list[Any]:
-        """The Prometheus registries that loggers offer as their attribute ``registry``."""
-        found = (getattr(each.instance, "registry", None) for each in self._loggers)
-        return [registry for registry in found if hasattr(registry, "collect")]
+    def metrics_text(self) -> bytes:
+        """The metrics of all loggers in Prometheus' text format. Of two with one name the
+        built-in one is shown, or the first."""
+        taken: set[str] = set()
+        builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
+        return b"".join([each.metrics_text(taken) for each in builtin_first])
 
     async def log_forever(self, interval_s: float) -> None:
         """Call ``log()`` of every logger each ``interval_s`` seconds, until cancelled."""

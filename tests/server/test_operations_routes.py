@@ -7,9 +7,11 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from hookserve.hookspecs import hookimpl
+from hookserve.hookspecs.context import running
 from scripted_engine import say
 
 
@@ -55,6 +57,42 @@ class KeepingLogger:
 class UnbuildableLogger(KeepingLogger):
     def __init__(self, config: Any, engine_index: int) -> None:
         raise SystemExit(3)
+
+
+class BrokenMetricsLogger(KeepingLogger):
+    """Its registry raises when it is asked."""
+
+    @property
+    def registry(self) -> Any:
+        return self
+
+    def collect(self) -> Any:
+        raise ValueError("broken collector")
+
+
+class TwinMetricsLogger(KeepingLogger):
+    """Offers a metric of its own, and one under a built-in name."""
+
+    def __init__(self, config: Any, engine_index: int) -> None:
+        super().__init__(config, engine_index)
+        self.registry = CollectorRegistry()
+        for name in ("hookserve_num_requests_running", "mine"):
+            Gauge(name, "a test", registry=self.registry).set(77)
+
+    def record(self, *args: Any) -> None:
+        self.recorded.append((running(),))
+
+
+class BrokenMetricsPlugin:
+    @hookimpl
+    def stat_logger(self) -> Any:
+        return BrokenMetricsLogger
+
+
+class TwinMetricsPlugin:
+    @hookimpl
+    def stat_logger(self) -> Any:
+        return TwinMetricsLogger
 
 
 class RaisingPlugin:
@@ -166,6 +204,51 @@ def test_two_servers_in_one_process_do_not_share_metrics(serve_script: Any) -> N
                 assert samples["hookserve_prompt_tokens_total", ""] == 3
 
     asyncio.run(run())
+
+
+def test_a_loggers_broken_metrics_hide_no_others(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("hello"), plugins=[BrokenMetricsPlugin()]) as served:
+            await served.http.post("/v1/completions", json={"prompt": "abc"})
+            reply = await served.http.get("/metrics")
+            assert reply.status_code == 200
+            assert samples_of(reply.text)["hookserve_prompt_tokens_total", ""] == 3
+
+    asyncio.run(run())
+    assert any("object:BrokenMetricsPlugin" in r.getMessage() for r in caplog.records)
+
+
+def test_a_metric_under_a_name_that_is_taken_is_named_and_not_shown(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("hello"), plugins=[TwinMetricsPlugin()]) as served:
+            for _ in range(2):
+                text = (await served.http.get("/metrics")).text
+                assert text.count("# TYPE hookserve_num_requests_running ") == 1
+                samples = samples_of(text)
+                assert samples["hookserve_num_requests_running", ""] == 0
+                assert samples["mine", ""] == 77
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "TwinMetrics" in r.getMessage()]
+    assert "object:TwinMetricsPlugin" in line
+    assert "hookserve_num_requests_running" in line
+
+
+def test_what_a_logger_does_is_its_plugins_doing(serve_script: Any) -> None:
+    KeepingLogger.made.clear()
+
+    async def run() -> None:
+        async with serve_script(say("a"), plugins=[TwinMetricsPlugin()]) as served:
+            await served.http.post("/v1/completions", json={"prompt": "abc"})
+
+    asyncio.run(run())
+    (kept,) = KeepingLogger.made
+    ((plugin,), *_) = kept.recorded
+    assert plugin.identity == "object:TwinMetricsPlugin"
 
 
 def test_a_broken_logger_is_named_once_and_switched_off(
