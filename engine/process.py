@@ -100,7 +100,7 @@ class EngineProcess:
         host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         for warning in host.warnings:
-            logger.debug("%s", warning)
+            logger.warning("%s", warning)
         return host, vllm_config
 
     def _load(self, host: Host, vllm_config: VllmConfig) -> EngineCore:

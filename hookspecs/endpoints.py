@@ -8,14 +8,12 @@ from .plugin import Plugin
 from .registry import Claim
 from .selection import matches, select
 from .settings import PluginSettings
-from .types import Role
 
 
 def close_endpoints(
     claims: Sequence[Claim],
     plugins: Sequence[Plugin],
     settings: PluginSettings,
-    roles: frozenset[Role],
     say: Callable[[str], None],
 ) -> None:
     """Mark the endpoints that nobody opened as closed, and say how to open each.
@@ -23,19 +21,15 @@ def close_endpoints(
     Raises:
         PluginSelectionError: if ``--enable-endpoints`` names neither an endpoint nor a plugin.
     """
-    if "front" not in roles:
-        return
     entries = [entry.strip() for entry in settings.enable_endpoints if entry.strip()]
     declared = [claim for claim in claims if claim.kind == "endpoint"]
     names = {claim.name for claim in declared}
     for entry in entries:
         if entry not in names:
-            plugin = select(entry, plugins, "--enable-endpoints")
-            if plugin.state != "active":
-                say(f"--enable-endpoints: {plugin.problem() or f'{plugin.identity} is not active'}")
+            _check_entry(entry, plugins, say)
     for claim in declared:
         plugin = claim.plugin
-        if plugin.is_builtin or plugin.is_explicit:
+        if plugin.is_builtin or plugin.is_explicit or plugin.state != "active":
             continue
         if not any(entry == claim.name or matches(entry, plugin) for entry in entries):
             claim.state = "closed"
@@ -43,3 +37,18 @@ def close_endpoints(
                 f"endpoint '{claim.name}' of {plugin.identity} is closed; open it with "
                 f"--enable-endpoints {claim.name}"
             )
+
+
+def _check_entry(entry: str, plugins: Sequence[Plugin], say: Callable[[str], None]) -> None:
+    """An entry that is no endpoint's name must be a plugin's; but one that failed cannot say how
+    its endpoints are called, and its failure must not stop the start."""
+    failed = [plugin.identity for plugin in plugins if plugin.state == "out"]
+    if failed and not any(matches(entry, plugin) for plugin in plugins):
+        say(
+            f"--enable-endpoints: no endpoint is called '{entry}'; perhaps it was one of "
+            f"{', '.join(failed)}, which failed"
+        )
+        return
+    plugin = select(entry, plugins, "--enable-endpoints")
+    if plugin.state != "active":
+        say(f"--enable-endpoints: {plugin.problem() or f'{plugin.identity} is not active'}")

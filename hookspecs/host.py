@@ -38,7 +38,7 @@ from .markers import HookInfo
 from .notify_loop import CAUGHT
 from .platforms import choose_platform
 from .plugin import Plugin
-from .registry import Claim, Registry
+from .registry import Claim, Registry, Say
 from .report import DeclarationReport, HookReport, PluginReport, plugin_report
 from .settings import Denied, PluginSettings
 from .types import ROLES, Role
@@ -46,6 +46,7 @@ from .types import ROLES, Role
 logger = logging.getLogger(__name__)
 
 _TORCH_FREE: frozenset[Role] = frozenset({"front", "cli", "inspector"})
+_BEHIND_FRONT: frozenset[Role] = frozenset({"engine", "worker"})
 
 
 class Host:
@@ -57,7 +58,8 @@ class Host:
         pm: pluggy's manager, for inspection.
         calls: the hooks that the host's users call.
         warnings: a line for each thing that an operator should know, for the host's user to log
-            after bootstrap; later ones are logged as they come.
+            after bootstrap; later ones are logged as they come. What the front says as well is
+            left to it.
     """
 
     def __init__(
@@ -102,11 +104,14 @@ class Host:
                 chosen_by_name=info.kind not in NOT_CHOSEN_BY_NAME,
                 prefer=prefer.get(info.kind),
                 strict=self._strict,
-                warnings=self.warnings,
+                say=self._say_for(info),
             )
             for info in self.pm.specs.values()
             if info.kind is not None and self.roles & set(info.roles)
         }
+
+    def _say_for(self, info: HookInfo) -> Say:
+        return lambda line, late: self._say(line, self.roles if late else info.roles)
 
     def _ordered(self) -> list[Plugin]:
         wanted = [plugin for plugin in self.plugins if plugin.state != "blocked"]
@@ -116,7 +121,7 @@ class Host:
         except PluginConflictError as error:
             if self._strict:
                 raise
-            self._say(str(error))
+            self._say(str(error), ROLES)
             return [*wanted, *rest]
 
     def _skip_other_roles(self) -> None:
@@ -137,7 +142,8 @@ class Host:
             self.pm.adopt(plugin)
         self.calls = Calls(self._make_hooks(self._guards(loaded)))
         claims = self._collect()
-        close_endpoints(claims, self.plugins, self.settings, self.roles, self._say)
+        if "front" in self.roles:
+            close_endpoints(claims, self.plugins, self.settings, self._say)
         self._fill(claims)
 
     def _load_one(self, plugin: Plugin) -> None:
@@ -158,7 +164,7 @@ class Host:
             Path(self.settings.cache_dir or "~/.cache/hookserve").expanduser(),
         )
         for warning in plugin.warnings:
-            self._say(f"plugin {plugin.identity}: {warning}")
+            self._say(f"plugin {plugin.identity}: {warning}", plugin.facts.roles)
 
     def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
         ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
@@ -254,12 +260,19 @@ class Host:
         if self._platform is not None and self._platform.plugin is plugin:
             self._platform = None
 
-    def _say(self, line: str) -> None:
-        if line in self.warnings:
-            return
-        self.warnings.append(line)
-        if self._bootstrapped:
-            logger.warning("%s", line)
+    def _say(self, line: str, roles: Iterable[Role] = ("front",)) -> None:
+        """Tell the operator once; a process behind the front is silent about what concerns the
+        front's role too.
+
+        Args:
+            roles: the roles in which this is found out.
+        """
+        if "front" in roles and self.roles <= _BEHIND_FRONT:
+            logger.debug("%s", line)
+        elif line not in self.warnings:
+            self.warnings.append(line)
+            if self._bootstrapped:
+                logger.warning("%s", line)
 
     def deny(self, denied: Denied) -> None:
         """Withdraw a plugin that failed in another process; its modules stay imported here.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ from .notify_loop import CAUGHT
 from .plugin import Plugin
 
 logger = logging.getLogger(__name__)
+
+
+Say = Callable[[str, bool], None]
 
 
 @dataclass(eq=False)
@@ -65,7 +68,8 @@ class Registry:
         chosen_by_name: whether two owners of one name are a conflict.
         prefer: for a name, the plugin that the operator prefers.
         strict: raise at a conflict; otherwise record it in the claims (inspection).
-        warnings: a line for each decision that an operator should know of is appended here.
+        say: told a line for each decision that an operator should know of, and whether it is
+            about a late registration, which other processes may not have.
     """
 
     def __init__(
@@ -75,14 +79,14 @@ class Registry:
         chosen_by_name: bool = True,
         prefer: Mapping[str, Plugin] | None = None,
         strict: bool = True,
-        warnings: list[str] | None = None,
+        say: Say | None = None,
     ) -> None:
         self.kind = kind
         self.chosen_by_name = chosen_by_name
         self.frozen_at: str | None = None
         self._prefer = dict(prefer or {})
         self._strict = strict
-        self._warnings = [] if warnings is None else warnings
+        self._say = say
         self._claims: list[Claim] = []
         self._active: dict[str, Claim] = {}
         self._resolved: dict[str, Any] = {}
@@ -187,7 +191,7 @@ class Registry:
                 raise PluginConflictError(message)
             for claim, other in ((first, differing[0]), (differing[0], first)):
                 claim.state = f"in conflict with {other.owner}"
-            self._warn(message)
+            self._warn(message, held)
             return first
         return self._settle(first, held)
 
@@ -201,15 +205,16 @@ class Registry:
                 claim.state = f"overridden by {winner.owner}"
                 winner.overrides = claim.owner
                 self._warn(
-                    f"{self.kind} '{winner.name}': {winner.owner} overrides built-in {claim.owner}"
+                    f"{self.kind} '{winner.name}': {winner.owner} overrides built-in {claim.owner}",
+                    held,
                 )
             else:
                 claim.state = f"yielded to {winner.owner}"
         return winner
 
-    def _warn(self, line: str) -> None:
-        if line not in self._warnings:
-            self._warnings.append(line)
+    def _warn(self, line: str, held: Iterable[Claim]) -> None:
+        if self._say is not None:
+            self._say(line, any(claim.late for claim in held))
 
     def _conflict(self, left: Claim, right: Claim) -> str:
         name = f"{self.kind}:{left.name}"

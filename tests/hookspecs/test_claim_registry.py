@@ -57,13 +57,15 @@ def state_of(registry: Registry, plugin: Plugin) -> str:
 
 def test_a_third_party_beats_a_built_in_and_one_warning_names_both() -> None:
     warnings: list[str] = []
-    registry = filled(("X", "a:X", A), ("X", "m:X", BUILTIN), warnings=warnings)
+    registry = filled(
+        ("X", "a:X", A), ("X", "m:X", BUILTIN), say=lambda line, late: warnings.append(line)
+    )
     claim = registry.get("X")
     assert claim is not None
     assert (claim.owner, claim.overrides) == (A.identity, BUILTIN.identity)
     assert state_of(registry, BUILTIN) == f"overridden by {A.identity}"
-    registry.decide()
     assert warnings == [f"model 'X': {A.identity} overrides built-in {BUILTIN.identity}"]
+    registry.decide()
     assert registry.claims() == [claim]
 
 

@@ -348,6 +348,63 @@ def test_opening_what_is_not_there_gives_the_nearest(site: Path, make_host: Any)
     assert make_host(roles=["engine"], enable_endpoints=("host_pe",)).problems() == []
 
 
+def test_the_endpoint_of_a_plugin_that_failed_does_not_stop_the_start(
+    site: Path, make_host: Any
+) -> None:
+    install_plugin(site, "bad-dist", {"host_bad_ep": "raise OSError('no')"})
+    host = make_host(enable_endpoints=("extra",))
+    (line,) = host.warnings
+    assert "no endpoint is called 'extra'" in line
+    assert "bad-dist:hookserve:host_bad_ep, which failed" in line
+
+
+def test_nobody_is_told_how_to_open_the_endpoint_of_a_plugin_that_failed(
+    site: Path, make_host: Any
+) -> None:
+    source = ENDPOINT + "@hookimpl\ndef model_source():\n    raise OSError('no')\n"
+    install_plugin(site, "half-dist", {"host_half": source})
+    host = make_host()
+    assert len(host.problems()) == 1
+    assert host.warnings == []
+
+
+# -- what the operator is told -------------------------------------------------------------------
+
+
+def test_a_process_behind_the_front_says_only_what_the_front_cannot_know(
+    site: Path, make_host: Any, add_builtin: Any
+) -> None:
+    class Core(Models):
+        @hookimpl
+        def executor(self) -> Named:
+            return Named("uni", "core:Uni")
+
+    add_builtin("core", Core())
+    source = HEADER + (
+        "@hookimpl\ndef register_model():\n    return ModelEntry('AForCausalLM', 'x.y:A')\n"
+        "@hookimpl\ndef executor():\n    return Named('uni', 'x.y:Uni')\n"
+    )
+    install_plugin(site, "over-dist", {"host_over": source})
+    overrides = "over-dist:hookserve:host_over overrides built-in hookserve:builtin:core"
+    assert make_host(roles=["front"]).warnings == [f"model 'AForCausalLM': {overrides}"]
+    assert make_host(roles=["engine", "worker"]).warnings == [f"executor 'uni': {overrides}"]
+
+
+def test_an_override_by_code_that_runs_late_is_logged(
+    make_host: Any, add_builtin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Late:
+        @hookimpl
+        def shutdown(self) -> None: ...
+
+    add_builtin("core", Models())
+    host = make_host(Late(), roles=["engine", "worker"])
+    with host.enter("object:Late"):
+        host.registry("model").register("AForCausalLM", "late:A")
+    line = "model 'AForCausalLM': object:Late overrides built-in hookserve:builtin:core"
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [line]
+
+
 # -- platforms ----------------------------------------------------------------------------------
 
 
