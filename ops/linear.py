@@ -8,6 +8,8 @@ the bias is ``None`` unless it was left to the caller (``skip_bias_add``); with
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ from torch import nn
 from .context import get_tp_group
 from .packed_linear import can_pack, pack, packed_linear
 from .parameter import copy_weight, set_weight_attrs
+
+logger = logging.getLogger(__name__)
 
 LinearOutput = torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]
 
@@ -65,9 +69,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
         ``layer.weight.to_dense()`` gives the plain weight, so that no second copy is kept."""
         weight = layer.weight
         assert isinstance(weight, nn.Parameter)
-        if not reads_packed(self) or weight.device.type != "cpu" or weight.is_mkldnn:
-            return
-        if can_pack(weight.dtype)[0]:
+        if should_pack(self, weight):
             packed = nn.Parameter(pack(weight), requires_grad=False)
             layer.weight = packed
             layer.packed_weight = packed.detach()
@@ -84,13 +86,25 @@ class UnquantizedLinearMethod(LinearMethodBase):
     apply.reads_packed_weight = True  # type: ignore[attr-defined]
 
 
-def reads_packed(method: object) -> bool:
-    """Whether the method's ``apply`` is one that reads a packed weight.
+def should_pack(method: object, weight: torch.Tensor) -> bool:
+    """Whether to pack a layer's weight; the choice is logged once with its reason.
 
     A subclass or a patch that computes the layer itself reads ``layer.weight``, so the plain
     weight is then left in place.
     """
-    return getattr(type(method).apply, "reads_packed_weight", False)  # type: ignore[attr-defined]
+    if weight.device.type != "cpu" or weight.is_mkldnn:
+        return False
+    apply = type(method).apply  # type: ignore[attr-defined]
+    able, reason = can_pack(weight.dtype)
+    if not getattr(apply, "reads_packed_weight", False):
+        able, reason = False, f"{apply.__module__}.{apply.__qualname__} reads the plain ones"
+    _log_once("packed" if able else "plain", reason)
+    return able
+
+
+@functools.cache
+def _log_once(choice: str, reason: str) -> None:
+    logger.info("linear layers use %s weights: %s", choice, reason)
 
 
 class LinearBase(nn.Module):

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from .context import get_tp_group
-from .linear import QuantizeMethodBase, reads_packed
-from .packed_linear import can_pack, pack, packed_linear
+from .linear import QuantizeMethodBase, should_pack
+from .packed_linear import pack, packed_linear
 from .parameter import copy_weight, set_weight_attrs
 
 DEFAULT_VOCAB_PADDING_SIZE = 64
@@ -39,9 +39,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         """Pack a head. A tied head keeps the plain weight too: its rows are looked up."""
         weight = layer.weight
         assert isinstance(weight, nn.Parameter)
-        if not isinstance(layer, ParallelLMHead) or not reads_packed(self):
-            return
-        if weight.device.type != "cpu" or weight.is_mkldnn or not can_pack(weight.dtype)[0]:
+        if not isinstance(layer, ParallelLMHead) or not should_pack(self, weight):
             return
         packed = pack(weight)
         layer.packed_weight = packed

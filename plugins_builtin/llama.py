@@ -294,8 +294,8 @@ class LlamaModel(nn.Module):
             hidden_states, residual = layer(
                 positions, hidden_states, residual, **extra_layer_kwargs
             )
-        hidden_states, _ = self.norm(hidden_states, residual)
-        return hidden_states
+        normalised: torch.Tensor = self.norm(hidden_states, residual)[0]
+        return normalised
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Load the checkpoint's tensors (names without the ``model.`` prefix)."""

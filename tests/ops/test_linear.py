@@ -144,7 +144,9 @@ def test_a_weight_of_another_shape_is_refused_by_name() -> None:
         load(layer, torch.zeros(5, 3))
 
 
-def test_a_method_that_a_quantization_gives_is_used() -> None:
+def test_a_method_that_a_quantization_gives_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hookserve.ops")
+
     class Doubling(UnquantizedLinearMethod):
         def apply(self, layer: nn.Module, x: torch.Tensor, bias: Any = None) -> torch.Tensor:
             return 2 * F.linear(x, layer.weight, bias)
@@ -157,6 +159,7 @@ def test_a_method_that_a_quantization_gives_is_used() -> None:
     load(layer, torch.eye(2))
     layer.quant_method.process_weights_after_loading(layer)
     assert not layer.weight.is_mkldnn  # its apply reads the plain weight
+    assert "Doubling.apply reads the plain ones" in caplog.text
     assert torch.equal(layer(torch.ones(1, 2))[0], torch.full((1, 2), 2.0))
     with pytest.raises(ValueError, match=r"Config gave no method .* 'other'"):
         ReplicatedLinear(2, 2, quant_config=Config(), prefix="other")
