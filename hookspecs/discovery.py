@@ -73,24 +73,40 @@ def installed_plugins() -> list[Plugin]:
 
 
 def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:
-    distribution = None if entry.dist is None else canonical(entry.dist.name)
     module = entry.value.partition(":")[0].strip()
+    distribution, version, requires, fault = _read_metadata(entry.dist)
     plugin = Plugin(
         identity=f"{distribution}:{ENTRY_POINT_GROUP}:{entry.name}",
         name=entry.name,
         group=ENTRY_POINT_GROUP,
         load=entry.load,
         distribution=distribution,
-        version=None if entry.dist is None else entry.dist.version,
+        version=version,
+        fault=fault,
     )
     folders, origin = _top_level(module)
     plugin.file = _module_file(module, folders, origin)
     _read_facts(plugin, folders)
-    if plugin.fault is None and not plugin.facts.api and entry.dist is not None:
-        _take_requirement(plugin, entry.dist)
+    if plugin.fault is None and not plugin.facts.api:
+        _take_requirement(plugin, requires)
     if plugin.fault is None:
         plugin.fault = toml.range_fault(plugin.facts, host_version)
     return plugin
+
+
+def _read_metadata(
+    distribution: Distribution | None,
+) -> tuple[str | None, str | None, list[str], str | None]:
+    """Name, version, requirements, and what is wrong: one distribution that was removed by half
+    must not keep all others from being found."""
+    if distribution is None:
+        return None, None, [], None
+    try:
+        name, version = canonical(distribution.name), distribution.version
+        return name, version, distribution.requires or [], None
+    except Exception as error:  # importlib.metadata documents no error for missing files
+        where = getattr(distribution, "_path", "its folder")
+        return None, None, [], f"the metadata in {where} cannot be read: {type(error).__name__}"
 
 
 def _read_facts(plugin: Plugin, folders: Sequence[Path]) -> None:
@@ -104,8 +120,8 @@ def _read_facts(plugin: Plugin, folders: Sequence[Path]) -> None:
             return
 
 
-def _take_requirement(plugin: Plugin, distribution: Distribution) -> None:
-    for requirement in distribution.requires or ():
+def _take_requirement(plugin: Plugin, requires: Iterable[str]) -> None:
+    for requirement in requires:
         found = _REQUIRES.match(requirement)
         if found is not None and canonical(found.group(1)) == HOST_DISTRIBUTION:
             known = plugin.facts

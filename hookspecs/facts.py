@@ -30,12 +30,14 @@ def read_table(path: Path) -> dict[str, Any]:
     """The file's contents.
 
     Raises:
-        FactsError: if it is no TOML.
+        FactsError: if it cannot be read, or is no TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FactsError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise FactsError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def entry_facts(table: Mapping[str, Any], name: str, where: str) -> Facts:

@@ -84,6 +84,7 @@ class Host:
         self._closed = False
         self._platform: Claim | None = None
         self._contexts: dict[Plugin, PluginContext] = {}
+        self._instances: dict[type, object] = {}
         self.plugins = discover(settings.files, objects)
         selection.apply_settings(self.plugins, settings)
         self._registries = self._make_registries()
@@ -148,7 +149,12 @@ class Host:
 
     def _load_one(self, plugin: Plugin) -> None:
         try:
-            load_plugin(plugin, self.pm.specs, heavy_is_news=self.roles <= _TORCH_FREE)
+            load_plugin(
+                plugin,
+                self.pm.specs,
+                instances=self._instances,
+                heavy_is_news=self.roles <= _TORCH_FREE,
+            )
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
             return

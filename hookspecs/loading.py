@@ -19,10 +19,14 @@ from .plugin import Plugin
 _HEAVY = "torch"
 
 
-def load_plugin(plugin: Plugin, specs: Specs, *, heavy_is_news: bool) -> None:
+def load_plugin(
+    plugin: Plugin, specs: Specs, *, instances: dict[type, object], heavy_is_news: bool
+) -> None:
     """Import the plugin and find its hooks; fills in the record.
 
     Args:
+        instances: of every class that this host has met as a plugin; two ways to one class lead
+            to one object.
         heavy_is_news: whether this process is one that should not import torch.
 
     Raises:
@@ -36,7 +40,9 @@ def load_plugin(plugin: Plugin, specs: Specs, *, heavy_is_news: bool) -> None:
         with enter(plugin):
             found = plugin.load()
             if inspect.isclass(found):
-                found = found()
+                if found not in instances:
+                    instances[found] = found()
+                found = instances[found]
     except CAUGHT as error:
         raise PluginError(plugin.identity, "import", describe_error(error)) from error
     finally:

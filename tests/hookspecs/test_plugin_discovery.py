@@ -213,6 +213,31 @@ def test_the_same_module_installed_and_given_is_loaded_once(site: Path, make_hos
     assert len(host.registry("model").all_claims()) == 1
 
 
+def test_a_class_that_is_installed_and_given_is_made_once(site: Path, make_host: Any) -> None:
+    source = (
+        "from hookserve.hookspecs import hookimpl\nmade = []\nclass Plugin:\n"
+        "    def __init__(self): made.append(self)\n"
+        "    @hookimpl\n    def shutdown(self): ...\n"
+    )
+    install_plugin(site, "once-dist", {"disc_once": source}, entries={"once": "disc_once:Plugin"})
+    host: Host = make_host(files=["disc_once:Plugin"])
+    states = {r.identity: r.state for r in host.describe()}
+    assert states == {"file:disc_once": "active", "once-dist:hookserve:once": "superseded"}
+    assert len(sys.modules["disc_once"].made) == 1
+
+
+def test_a_distribution_without_its_metadata_is_out_alone(site: Path, make_host: Any) -> None:
+    install_plugin(site, "good-dist", {"disc_good": LIVE.format(arch="good")})
+    install_plugin(site, "gone-dist", {"disc_gone": LIVE.format(arch="gone")})
+    (site / "gone_dist-1.0.dist-info" / "METADATA").unlink()
+    states = {r.name: (r.state, r.stage, r.error) for r in make_host().describe()}
+    assert states["disc_good"] == ("active", None, None)
+    state, stage, error = states["disc_gone"]
+    assert (state, stage) == ("out", "discover")
+    assert "gone_dist-1.0.dist-info cannot be read" in str(error)
+    assert "disc_gone" not in sys.modules
+
+
 @pytest.mark.parametrize("given", ["./no_such_file.py", "no_such_module_at_all"])
 def test_what_is_not_there_is_said(given: str) -> None:
     with pytest.raises(PluginSelectionError, match=r"no_such_\w+"):
