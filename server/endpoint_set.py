@@ -26,6 +26,7 @@ from .errors import ApiError
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
 SUPPORTED_TASKS = ("generate",)
+INIT_BUDGET_S = 60.0
 SHUTDOWN_BUDGET_S = 2.0
 
 
@@ -70,21 +71,34 @@ class EndpointSet:
         return cls(host, [s for s in built if s is not None and s.claim.plugin.state == "active"])
 
     async def init_state(self, client: EngineClient, state: State, settings: Any) -> None:
-        """Give each endpoint the engine; one that fails is served no more.
+        """Give each endpoint the engine; one that fails, or takes too long, is served no more.
 
         Raises:
             RequiredPluginError: its plugin is required.
+            EngineDeadError: the engine died meanwhile, which is no endpoint's fault.
         """
         for served in list(self._served):
-            init = getattr(served.instance, "init_state", None)
-            if init is None:
-                continue
-            try:
-                with self._host.enter(served.claim.plugin):
-                    await init(client, state, settings)
-            except (Exception, SystemExit) as error:
-                _deny(self._host, served.claim, "run", f"init_state: {_describe(error)}")
-                self.drop_inactive()
+            if served.claim.plugin.state == "active" and hasattr(served.instance, "init_state"):
+                failure = await self._init_one(served, client, state, settings)
+                if failure is not None:
+                    _deny(self._host, served.claim, "run", f"init_state: {failure}")
+                    self.drop_inactive()
+
+    async def _init_one(
+        self, served: Served, client: EngineClient, state: State, settings: Any
+    ) -> str | None:
+        """What went wrong, or nothing."""
+        try:
+            with self._host.enter(served.claim.plugin):
+                async with asyncio.timeout(INIT_BUDGET_S) as budget:
+                    await served.instance.init_state(client, state, settings)
+        except (Exception, SystemExit) as error:
+            if client.errored:
+                raise client.dead_error from error
+            if budget.expired():
+                return f"it took more than {INIT_BUDGET_S:g} s"
+            return _describe(error)
+        return None
 
     def drop_inactive(self) -> None:
         """Serve no more what belongs to plugins that are out by now: they may fail in another
@@ -204,9 +218,23 @@ class OwnedRoute(BaseRoute):
     def __init__(self, route: BaseRoute, claim: Claim) -> None:
         self.route = route
         self.claim = claim
+        self._is_reported = False
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return self.route.matches(scope)
+        try:
+            with enter(self.claim.plugin):
+                return self.route.matches(scope)
+        except Exception as error:
+            if not self._is_reported:
+                self._is_reported = True
+                logger.warning(
+                    "plugin %s: a route of endpoint %s fails to compare paths, and is not served: "
+                    "%s",
+                    self.claim.owner,
+                    self.claim.name,
+                    _describe(error),
+                )
+            return Match.NONE, {}
 
     def url_path_for(self, name: str, /, **path_params: Any) -> Any:
         return self.route.url_path_for(name, **path_params)

@@ -287,6 +287,17 @@ class EngineClient:
         """From now on nothing can be submitted; every request and call ends with ``error``."""
         self._dead_error = error
         self.fail_all(error)
+        self._fail_calls(error)
+
+    def detach(self, error: EngineDeadError) -> None:
+        """As ``mark_dead``, until another engine is there: nothing that this one was meant to get
+        goes to the next."""
+        self.ready = None
+        self.fail_all(error)
+        self._fail_calls(error)
+        self._unsent.clear()
+
+    def _fail_calls(self, error: EngineDeadError) -> None:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(error)

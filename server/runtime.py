@@ -70,11 +70,14 @@ class ServerRuntime:
     async def start(self) -> Ready:
         """Bring the engine up, give it to the endpoints, and open the gate."""
         ready = await self.supervisor.start()
-        self._drop_inactive()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
-        self.loggers.log_engine_initialized()
-        await self.endpoints.init_state(self.client, self.app.state, self.settings)
         self._drop_inactive()
+        await self.endpoints.init_state(self.client, self.app.state, self.settings)
+        if self.supervisor.runs_what_is_out():
+            ready = await self.supervisor.restart()
+            self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
+        self._drop_inactive()
+        self.loggers.log_engine_initialized()
         if not self.settings.disable_log_stats:
             interval_s = self.settings.log_stats_interval
             self._tasks.append(asyncio.create_task(self.loggers.log_forever(interval_s)))

@@ -18,6 +18,7 @@ from hookserve.engine.config import EngineConfig
 from hookserve.engine.errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, HookserveError
 from hookserve.engine.messages import Failed, ManifestSent, Proceed, Ready, Start
 from hookserve.hookspecs import Denied, Host, Manifest, compare_manifests
+from hookserve.hookspecs.manifest import PluginEntry
 
 from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
 from .engine_client import EngineClient
@@ -62,6 +63,7 @@ class EngineSupervisor:
         self._health = health
         self._command = command
         self._child: EngineChild | None = None
+        self._engine_plugins: list[PluginEntry] = []
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
         self.died = asyncio.Event()
@@ -77,6 +79,7 @@ class EngineSupervisor:
             EngineStartError: it ended first, with the engine's own sentence where it left one.
             PluginError: a required plugin failed in it, or the processes disagree.
         """
+        self._stopping = False
         try:
             child = await self._start_with_equal_plugins()
             await child.channel.send(Proceed())
@@ -89,8 +92,26 @@ class EngineSupervisor:
         self._watcher = asyncio.create_task(self._watch(child, ready), name="engine-watcher")
         return ready
 
+    def runs_what_is_out(self) -> bool:
+        """Whether the engine has a plugin at work that has been put out here since it started."""
+        out = {failure.identity for failure in self._host.failures()}
+        return any(each.identity in out and each.state == "active" for each in self._engine_plugins)
+
+    async def restart(self) -> Ready:
+        """Replace the engine by one without the plugins that are out by now; raises as ``start``.
+        What the old one has in flight ends with an error."""
+        logger.warning("the engine starts again without the plugins that failed")
+        await self._end(STOP_TIMEOUT_S)
+        self._client.detach(EngineDeadError("the engine starts again"))
+        return await self.start()
+
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the engine: by asking it, and by force if it does not end within ``timeout_s``."""
+        await self._end(timeout_s)
+        if self._watcher is not None:
+            self._client.mark_dead(EngineDeadError("the engine was stopped"))
+
+    async def _end(self, timeout_s: float) -> None:
         self._stopping = True
         child = self._child
         if child is None:
@@ -103,7 +124,6 @@ class EngineSupervisor:
         await self._discard_child()
         if self._watcher is not None:
             await self._watcher
-            self._client.mark_dead(EngineDeadError("the engine was stopped"))
 
     def kill(self) -> None:
         """End the engine at once, for a program that exits in the next moment."""
@@ -121,6 +141,7 @@ class EngineSupervisor:
             manifest = msgspec.convert(sent.manifest, Manifest)
             failures = compare_manifests(self._host.manifest(), manifest)
             if not failures:
+                self._engine_plugins = manifest.plugins
                 return child
             await self._discard_child()
             if attempt < MAX_RESTARTS:

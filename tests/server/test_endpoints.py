@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
 from hookserve.hookspecs.host import Host
+from hookserve.server import endpoint_set
 from hookserve.server.endpoint_set import EndpointSet
 from scripted_engine import say
 
@@ -117,6 +118,45 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
 
     asyncio.run(run())
     assert any("object:Plugin" in record.getMessage() for record in caplog.records)
+
+
+def test_a_route_that_cannot_compare_paths_harms_no_other(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unmatchable(BaseRoute):
+        def matches(self, scope: Any) -> Any:
+            raise RuntimeError("no match")
+
+    class Both(Routes):
+        def routes(self) -> list[Any]:
+            return [Unmatchable(), *super().routes()]
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Both("/mine"))]) as served:
+            assert (await served.http.get("/mine")).text == "mine"
+            assert (await served.http.get("/nowhere")).status_code == 404
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "compare paths" in r.getMessage()]
+    assert "object:Plugin" in line
+
+
+def test_an_endpoint_that_hangs_in_init_state_is_put_out(
+    serve_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging(Routes):
+        async def init_state(self, engine_client: Any, state: Any, settings: Any) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(endpoint_set, "INIT_BUDGET_S", 0.05)
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Hanging("/x"))]) as served:
+            assert (await served.http.get("/x")).status_code == 404
+            (line,) = served.runtime.host.problems()
+            assert "object:Plugin" in line and "0.05 s" in line
+
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 @pytest.mark.parametrize("fault", ["factory", "routes", "init"])

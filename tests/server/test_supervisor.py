@@ -18,8 +18,9 @@ import msgspec
 import pytest
 
 import scripted_engine
-from hookserve.engine.errors import HookserveError
-from hookserve.hookspecs import Host, PluginSettings, bootstrap
+from hookserve.engine.errors import EngineDeadError, HookserveError
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.hookspecs import Host, PluginSettings, RequiredPluginError, bootstrap
 from hookserve.server.listen import ListenError, listen_tcp, listen_unix
 from hookserve.server.runtime import ServerRuntime
 from hookserve.server.serve import serve
@@ -127,8 +128,6 @@ def test_what_failed_in_front_is_denied_to_the_engine_from_the_start(
 
 
 def test_an_essential_plugin_that_fails_in_the_engine_stops_the_start(make_runtime: Any) -> None:
-    from hookserve.hookspecs import RequiredPluginError
-
     async def run() -> None:
         runtime = make_runtime("plugin-fails:hookserve:builtin:cpu")
         with pytest.raises(RequiredPluginError, match="hookserve:builtin:cpu"):
@@ -151,6 +150,116 @@ def test_plugins_that_go_on_failing_stop_the_start(make_runtime: Any) -> None:
         await runtime.stop()
 
     asyncio.run(run())
+
+
+@pytest.fixture
+def start_with_endpoint(
+    make_engine_config: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
+) -> Iterator[Callable[..., contextlib.AbstractAsyncContextManager[ServerRuntime]]]:
+    """A started runtime with a plugin, known to both processes, whose endpoint has ``body`` as its
+    ``init_state``."""
+    hosts: list[Host] = []
+
+    @contextlib.asynccontextmanager
+    async def start(body: str, *, required: bool = False) -> AsyncIterator[ServerRuntime]:
+        # A module's name is used once in a process.
+        plugin = tmp_path / f"late_{tmp_path.name}.py"
+        plugin.write_text(
+            "from starlette.responses import PlainTextResponse\n"
+            "from starlette.routing import Route\n"
+            "from hookserve.engine.sampling_params import SamplingParams\n"
+            "from hookserve.hookspecs import Endpoint, hookimpl\n"
+            "async def answer(request):\n"
+            "    return PlainTextResponse('late')\n"
+            "class Late:\n"
+            "    def routes(self):\n"
+            "        return [Route('/late', answer)]\n"
+            "    async def init_state(self, engine_client, state, settings):\n"
+            f"        {body}\n"
+            "@hookimpl\n"
+            "def endpoint():\n"
+            "    return Endpoint('late', Late)\n"
+        )
+        require = (plugin.stem,) if required else ()
+        hosts.append(bootstrap(["front"], PluginSettings(files=(str(plugin),), require=require)))
+        config = make_engine_config()
+        runtime = ServerRuntime(
+            ServerSettings(), hosts[-1], config, byte_tokenizer, command=command("normal")
+        )
+        try:
+            await runtime.start()
+            yield runtime
+        finally:
+            await runtime.stop()
+
+    yield start
+    for host in hosts:
+        host.close()
+
+
+async def tokens_of(runtime: ServerRuntime, prompt: list[int]) -> list[int]:
+    outputs = runtime.client.generate(prompt, SamplingParams(max_tokens=2), "a test")
+    return [token async for output in outputs for token in output.new_token_ids]
+
+
+def test_a_plugin_that_fails_in_init_state_is_out_in_the_engine_too(
+    start_with_endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookserve.server import supervisor
+
+    sent: list[Any] = []
+    make_start = supervisor.Start
+    monkeypatch.setattr(supervisor, "Start", lambda *args: sent.append(args) or make_start(*args))
+
+    async def run() -> None:
+        async with start_with_endpoint("raise RuntimeError('no licence')") as runtime:
+            assert runtime.health.problem() is None
+            assert not runtime.supervisor.died.is_set()
+            assert await tokens_of(runtime, [1]) == [66, 67]
+            transport = httpx.ASGITransport(runtime.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                assert (await http.get("/late")).status_code == 404
+
+    asyncio.run(run())
+    first, second = ([each.identity for each in plugins.denied] for _, plugins in sent)
+    assert first == []
+    assert [identity.startswith("file:late_") for identity in second] == [True]
+
+
+def test_an_endpoint_that_comes_up_restarts_nothing(start_with_endpoint: Any) -> None:
+    async def run() -> None:
+        async with start_with_endpoint("state.seen = engine_client.ready") as runtime:
+            assert runtime.app.state.seen is runtime.client.ready
+            transport = httpx.ASGITransport(runtime.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                assert (await http.get("/late")).text == "late"
+
+    asyncio.run(run())
+
+
+def test_a_required_plugin_that_fails_in_init_state_stops_the_start(
+    start_with_endpoint: Any,
+) -> None:
+    async def run() -> None:
+        body = "raise RuntimeError('no licence')"
+        async with start_with_endpoint(body, required=True):
+            pytest.fail("it started")
+
+    with pytest.raises(RequiredPluginError, match="no licence") as caught:
+        asyncio.run(run())
+    assert caught.value.exit_code == 78
+
+
+def test_an_engine_that_dies_during_init_state_is_no_fault_of_the_plugin(
+    start_with_endpoint: Any,
+) -> None:
+    async def run() -> None:
+        body = "[_ async for _ in engine_client.generate([8], SamplingParams(), 'fatal')]"
+        async with start_with_endpoint(body):
+            pytest.fail("it started")
+
+    with pytest.raises(EngineDeadError, match="SIGKILL"):
+        asyncio.run(run())
 
 
 def test_a_killed_engine_is_seen_at_once(make_runtime: Any) -> None:
