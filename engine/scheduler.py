@@ -200,7 +200,9 @@ class Scheduler:
         candidates = self._prompt_candidates(output)
         if budget <= 0 or not candidates:
             return
-        oldest, *others = candidates
+        # Waiting ones too: else short prompts could pass a long one for as long as they come.
+        oldest = min(candidates, key=lambda request: request.arrival_ts)
+        others = [request for request in candidates if request is not oldest]
         others.sort(key=lambda request: request.num_uncomputed_tokens)
         share = budget if not others else max(1, budget // 2)
         blocked = not self._admit(oldest)

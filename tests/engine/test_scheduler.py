@@ -85,6 +85,18 @@ def test_a_short_prompt_passes_a_long_one_that_still_moves(make_scheduler):
     assert step(scheduler) == {"short": 1, "long": 11, "middle": 8}
 
 
+def test_a_long_prompt_is_not_passed_for_ever_by_short_ones_that_keep_coming(make_scheduler):
+    scheduler = make_scheduler(max_num_batched_tokens=20, num_blocks=200, prefix_caching=False)
+    add(scheduler, "first", 31, max_tokens=1)
+    step(scheduler)
+    long = add(scheduler, "long", 60, 30, max_tokens=1)
+    for n in range(20):  # there is always a prompt under way that is shorter than "long"
+        for half in range(2):
+            add(scheduler, f"short-{n}-{half}", 15, n, max_tokens=1)
+        step(scheduler)
+    assert long.is_finished
+
+
 def test_what_others_leave_goes_back_to_the_oldest(make_scheduler):
     scheduler = make_scheduler(max_num_batched_tokens=20, num_blocks=200)
     add(scheduler, "long", 100)
