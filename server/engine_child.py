@@ -46,14 +46,22 @@ class EngineChild:
     @classmethod
     def start(cls, command: Sequence[str] = ENGINE_COMMAND) -> EngineChild:
         """Start the process with ``--fd N``. Must run in the main thread: the child dies with
-        the thread that started it."""
+        the thread that started it.
+
+        Raises:
+            OSError: the system starts no process.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                [*command, "--fd", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
+            try:
+                process = subprocess.Popen(
+                    [*command, "--fd", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                )
+            except BaseException:
+                ours.close()
+                raise
         return cls(process, AsyncChannel(ours))
 
     @property

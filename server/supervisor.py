@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hookserve.engine.channel import ChannelError
+from hookserve.engine.channel import ChannelClosed, ChannelError
 from hookserve.engine.config import EngineConfig
 from hookserve.engine.errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, HookserveError
 from hookserve.engine.messages import Failed, ManifestSent, Proceed, Ready, Start
@@ -82,7 +82,7 @@ class EngineSupervisor:
         self._stopping = False
         try:
             child = await self._start_with_equal_plugins()
-            await child.channel.send(Proceed())
+            await self._tell(child, Proceed())
             ready = await self._expect(child, Ready)
         except BaseException:
             await self._discard_child()
@@ -166,10 +166,23 @@ class EngineSupervisor:
             self._host.deny(failure)
 
     async def _spawn(self, denied: tuple[Denied, ...]) -> EngineChild:
-        child = self._child = EngineChild.start(self._command)
+        try:
+            child = self._child = EngineChild.start(self._command)
+        except OSError as error:
+            raise EngineStartError(
+                EX_SOFTWARE, f"the engine process cannot be started: {error}"
+            ) from error
         plugins = msgspec.structs.replace(self._host.settings, denied=denied)
-        await child.channel.send(Start(self._engine_config, plugins))
+        await self._tell(child, Start(self._engine_config, plugins))
         return child
+
+    async def _tell(self, child: EngineChild, message: Start | Proceed) -> None:
+        try:
+            await child.channel.send(message)
+        except ChannelClosed:
+            pass  # it is gone; whoever reads its last words tells why
+        except ChannelError as error:
+            raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
 
     async def _expect(self, child: EngineChild, kind: type[M]) -> M:
         try:

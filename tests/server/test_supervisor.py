@@ -44,11 +44,11 @@ def host() -> Iterator[Host]:
 @pytest.fixture
 def make_runtime(
     host: Host, make_engine_config: Callable[..., Any], byte_tokenizer: Any
-) -> Callable[[str], ServerRuntime]:
-    def make(mode: str) -> ServerRuntime:
-        config = make_engine_config()
-        settings = ServerSettings()
-        return ServerRuntime(settings, host, config, byte_tokenizer, command=command(mode))
+) -> Callable[..., ServerRuntime]:
+    def make(mode: str | Command, **model: Any) -> ServerRuntime:
+        config = make_engine_config(**model)
+        words = command(mode) if isinstance(mode, str) else mode
+        return ServerRuntime(ServerSettings(), host, config, byte_tokenizer, command=words)
 
     return make
 
@@ -86,6 +86,27 @@ def test_a_start_that_fails_keeps_code_and_sentence(
             await runtime.start()
         assert caught.value.exit_code == code
         assert "\n" not in str(caught.value)
+        await runtime.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (("/bin/false",), "ended with exit code 1 before it was ready"),
+        (("/nowhere/python",), "cannot be started: .*No such file"),
+    ],
+)
+def test_a_process_that_never_listens_is_told_in_a_sentence(
+    make_runtime: Any, program: Command, words: str
+) -> None:
+    async def run() -> None:
+        # More than a socket holds: the process is gone before it has been told everything.
+        runtime = make_runtime(program, hf_config={"padding": "x" * 3_000_000})
+        with pytest.raises(EngineStartError, match=words) as caught:
+            await runtime.start()
+        assert caught.value.exit_code == 70
         await runtime.stop()
 
     asyncio.run(run())
