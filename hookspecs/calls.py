@@ -13,13 +13,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from .context import PluginContext, enter
 from .errors import PluginError, describe_error
 from .markers import HookInfo
-from .notify_loop import CAUGHT, compile_loop
+from .notify_loop import CAUGHT, SAMPLE_MASK, compile_loop
 from .plugin import Implementation, Plugin
+from .plugin_thread import Outcome, PluginThread
 from .types import RequestRecord, Role
 
 logger = logging.getLogger(__name__)
@@ -42,16 +44,36 @@ class Owned(NamedTuple):
 class Guard:
     """One implementation of one hook, with its owner and its counters."""
 
-    __slots__ = ("call", "errors", "failures", "plugin", "sampled", "sampled_s")
+    __slots__ = (
+        "call",
+        "errors",
+        "failures",
+        "is_coroutine",
+        "plugin",
+        "sampled",
+        "sampled_s",
+        "thread",
+    )
 
-    def __init__(self, plugin: Plugin, call: Callable[..., Any]) -> None:
+    def __init__(
+        self, plugin: Plugin, call: Callable[..., Any], *, is_coroutine: bool = False
+    ) -> None:
         self.plugin = plugin
         self.call = call
         """Takes the specification's arguments (without ``ctx``) by position."""
+        self.is_coroutine = is_coroutine
+        self.thread = PluginThread(f"plugin {plugin.identity}")
         self.errors = 0
         self.sampled = 0
         self.sampled_s = 0.0
         self.failures: deque[float] = deque(maxlen=OBSERVE_FAILURES)
+
+    def call_in_thread(self, args: tuple[Any, ...]) -> Future[Outcome]:
+        def work() -> Any:
+            with enter(self.plugin):
+                return self.call(*args)
+
+        return self.thread.call(work)
 
 
 def bind(implementation: Implementation, context: PluginContext) -> Callable[..., Any]:
@@ -217,14 +239,12 @@ class Pipeline(Hook):
         return value
 
 
-Pending = list[tuple[Guard, Awaitable[Any]]]
-
-
 class Notify(Hook):
     """Each is told, guarded alone.
 
-    ``tell(*arguments)`` tells all and returns the awaitables that implementations gave back, or
-    ``None``; it is compiled anew when the set of implementations changes (``notify_loop``).
+    ``tell(*arguments)`` tells all, one after the other; it is compiled anew when the set of
+    implementations changes (``notify_loop``). ``run`` and ``tell_within`` are for processes that
+    must not be held up.
     """
 
     def __init__(
@@ -239,37 +259,70 @@ class Notify(Hook):
 
     def _swap(self, guards: Iterable[Guard]) -> None:
         super()._swap(guards)
-        self.tell: Callable[..., Pending | None] = compile_loop(
+        self.tell: Callable[..., None] = compile_loop(
             self, self.guards, self.info.arguments, FRONT_BUDGET_S
         )
 
     async def run(self, *args: Any) -> None:
-        """Tell all, then wait for those that returned an awaitable, each within the budget."""
-        for guard, awaitable in self.tell(*args) or ():
+        """Tell all at once from an event loop, each within the budget: coroutine functions on the
+        loop, plain functions in threads of their own."""
+        import asyncio
+
+        self.count += 1
+        await asyncio.gather(*[self._run_one(guard, args) for guard in self.guards])
+
+    async def _run_one(self, guard: Guard, args: tuple[Any, ...]) -> None:
+        import asyncio
+
+        started = time.perf_counter()
+        budget = asyncio.timeout(FRONT_BUDGET_S)
+        try:
+            with enter(guard.plugin):
+                async with budget:
+                    if guard.is_coroutine:
+                        result = guard.call(*args)
+                    else:
+                        result = (await asyncio.wrap_future(guard.call_in_thread(args))).unwrap()
+                    if inspect.isawaitable(result):
+                        await result
+        except CAUGHT as error:
+            self.failed(guard, _too_long(FRONT_BUDGET_S) if budget.expired() else error)
+        elapsed_s = time.perf_counter() - started
+        if not self.count & SAMPLE_MASK:
+            guard.sampled += 1
+            guard.sampled_s += elapsed_s
+        if budget.expired() and not guard.is_coroutine:  # it still runs, and the next would wait
+            self.slow(guard, elapsed_s)
+
+    def tell_within(self, budget_s: float, *args: Any) -> None:
+        """Tell all, one after the other, each in a thread of its own and within the budget."""
+        for guard in self.guards:
+            call = guard.call_in_thread(args)
             try:
-                with enter(guard.plugin):
-                    await _within(awaitable, FRONT_BUDGET_S)
+                self.check(call.result(budget_s).unwrap())
             except CAUGHT as error:
-                self.failed(guard, error)
+                self.failed(guard, error if call.done() else _too_long(budget_s))
 
     def slow(self, guard: Guard, elapsed_s: float) -> None:
         """A timed call took longer than the budget: an observer is not called again."""
         if self.info.failure == "observe":
             self.switch_off(guard, f"one call took {elapsed_s:.1f} s")
 
-    def keep(self, guard: Guard, result: Any, pending: Pending | None) -> Pending | None:
-        """Note an awaitable that has to be waited for; any other result means nothing.
+    def check(self, result: Any) -> None:
+        """What an observer returns means nothing, unless somebody would have to wait for it.
 
         Raises:
-            TypeError: if the hook's caller cannot wait.
+            TypeError: it is an awaitable, and this hook's caller cannot wait.
         """
         if not inspect.isawaitable(result):
-            return pending
-        if self.info.may_await:
-            return [*(pending or ()), (guard, result)]
+            return
         if inspect.iscoroutine(result):
             result.close()
         raise TypeError(f"hook {self.info.name} cannot wait, and was given an awaitable")
+
+
+def _too_long(budget_s: float) -> TimeoutError:
+    return TimeoutError(f"no end within {budget_s:g} s")
 
 
 async def _within(awaitable: Awaitable[Any], budget_s: float) -> Any:
@@ -314,8 +367,15 @@ class Calls:
             await hook.run(record)
 
     def shutdown(self, roles: Iterable[Role]) -> None:
-        """Tell every plugin that the process stops cleanly; never raises for a plugin."""
-        _notify(self.hooks, "shutdown").tell(frozenset(roles))
+        """Tell every plugin that the process stops cleanly; never raises for a plugin.
+
+        In front each has its time, and then the stop goes on. Other processes are ended by front.
+        """
+        hook, told = _notify(self.hooks, "shutdown"), frozenset(roles)
+        if "front" in told:
+            hook.tell_within(FRONT_BUDGET_S, told)
+        else:
+            hook.tell(told)
 
     def withdraw(self, plugin: Plugin) -> None:
         for hook in self.hooks.values():

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -180,8 +181,10 @@ class Host:
                 if not set(info.roles) & plugin.facts.roles & self.roles:
                     continue
                 call = bind(implementation, self._contexts[plugin])
+                is_coroutine = inspect.iscoroutinefunction(implementation.function)
+                guard = Guard(plugin, call, is_coroutine=is_coroutine)
                 rank = implementation.trylast - implementation.tryfirst
-                ranked[info.name].append((plugin.is_builtin, rank, Guard(plugin, call)))
+                ranked[info.name].append((plugin.is_builtin, rank, guard))
         return {
             name: [guard for *_, guard in sorted(guards, key=lambda ranked: ranked[:2])]
             for name, guards in ranked.items()

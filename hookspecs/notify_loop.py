@@ -25,10 +25,10 @@ SAMPLE_MASK = 15
 _COUNT = """\
     hook.count = count = hook.count + 1
     if not count & {mask}:
-        return timed({arguments})
+        timed({arguments})
+        return
 """
 _BEGIN = """\
-    pending = None
     cell = [None]
     token = enter(cell)
     try:
@@ -38,7 +38,7 @@ _EACH = """\
         try:
             result = call{n}({arguments})
             if result is not None:
-                pending = keep(guard{n}, result, pending)
+                check(result)
         except CAUGHT as error:
             failed(guard{n}, error)
 """
@@ -54,7 +54,6 @@ _CLOCK = """\
 _END = """\
     finally:
         leave(token)
-    return pending
 """
 
 
@@ -62,14 +61,14 @@ def compile_loop(
     hook: Notify, guards: Sequence[Guard], arguments: Sequence[str], budget_s: float
 ) -> Callable[..., Any]:
     """A function of the hook's arguments that calls every guard, attributes what runs to its
-    owner, and hands failures to ``hook.failed``. Returns what ``hook.keep`` made of results that
-    are not ``None``, or ``None``. One call in 16 is timed; a guard whose timed call took longer
+    owner, hands results that are not ``None`` to ``hook.check`` and failures to ``hook.failed``.
+    One call in 16 is timed; a guard whose timed call took longer
     than the budget is handed to ``hook.slow``."""
     names = ", ".join(arguments)
     plain, timed = "", "        then = clock()\n"
     space: dict[str, Any] = {
         "hook": hook,
-        "keep": hook.keep,
+        "check": hook.check,
         "failed": hook.failed,
         "slow": hook.slow,
         "budget": budget_s,

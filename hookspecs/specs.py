@@ -129,7 +129,8 @@ def process_started(roles: frozenset[Role], config: Any, ctx: PluginContext) -> 
 
 @hookspec(call="notify", roles=("front",), failure="observe", may_await=True)
 def request_finished(record: RequestRecord, ctx: PluginContext) -> Awaitable[None] | None:
-    """Told about each request that ended, aborted or failed.
+    """Told about each request that ended, aborted or failed. A plain function runs in a thread of
+    its own, a coroutine function on the event loop; either has 5 s.
 
     Returns: nothing; may be a coroutine function.
     Runs in: front.
@@ -145,7 +146,7 @@ def request_finished(record: RequestRecord, ctx: PluginContext) -> Awaitable[Non
     failure="logged",
 )
 def shutdown(roles: frozenset[Role], ctx: PluginContext) -> None:
-    """Told that the process stops cleanly.
+    """Told that the process stops cleanly. In front it has 5 s, in a thread of its own.
 
     Returns: nothing.
     Runs in: front, engine, worker, inspector, cli.

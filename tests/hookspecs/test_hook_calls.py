@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -334,6 +335,70 @@ def test_a_coroutine_that_never_ends_is_given_up(
     host = make_host(Hangs())
     asyncio.run(asyncio.wait_for(host.calls.request_finished(RECORD), 5))
     assert host.describe()[0].hooks[0].errors == 1
+
+
+def test_a_plain_function_that_blocks_holds_up_nobody(make_host: Any) -> None:
+    released = threading.Event()
+    told: list[Any] = []
+
+    class Blocks:
+        @hookimpl
+        def request_finished(self) -> None:
+            told.append((released.wait(5), running().identity))  # type: ignore[union-attr]
+
+    class Quick:
+        @hookimpl
+        async def request_finished(self) -> None:
+            told.append("quick")
+            released.set()  # only if the loop goes on meanwhile
+
+    host = make_host(Blocks(), Quick())
+    asyncio.run(host.calls.request_finished(RECORD))
+    assert told == ["quick", (True, "object:Blocks")]
+
+
+def test_a_plain_function_over_its_budget_is_left_behind_and_switched_off(
+    make_host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.05)
+    released = threading.Event()
+
+    class Hangs:
+        @hookimpl
+        def request_finished(self) -> None:
+            released.wait(30)
+
+    host = make_host(Hangs())
+    for _ in range(2):
+        asyncio.run(asyncio.wait_for(host.calls.request_finished(RECORD), 5))
+    released.set()
+    (report,) = host.describe()[0].hooks
+    assert (report.errors, report.switched_off) == (1, True)
+    assert "object:Hangs failed in request_finished" in caplog.text
+    assert "TimeoutError: no end within 0.05 s" in caplog.text
+
+
+def test_in_front_a_shutdown_that_hangs_is_left_behind(
+    make_host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.05)
+    released = threading.Event()
+    told = []
+
+    class Hangs:
+        @hookimpl
+        def shutdown(self) -> None:
+            released.wait(30)
+
+    class Other:
+        @hookimpl
+        def shutdown(self) -> None:
+            told.append(released.is_set())
+
+    make_host(Hangs(), Other(), roles=["front"]).close()
+    released.set()
+    assert told == [False]
+    assert "object:Hangs failed in shutdown: TimeoutError: no end within 0.05 s" in caplog.text
 
 
 def test_arguments_come_by_name_in_any_order(make_host: Any) -> None:
