@@ -31,8 +31,9 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except OSError as error:
-        raise ListenError(f"cannot listen at host {host!r}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ListenError(f"cannot listen at host {host!r}: {reason}") from error
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,6 +55,23 @@ def listen_unix(path: str) -> socket.socket:
     Raises:
         ListenError: something else has that path, or somebody listens there.
     """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except (OSError, ValueError) as error:
+        sock.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ListenError(f"cannot listen at socket {path!r}: {reason}") from error
+    except ListenError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket at which nobody listens; raises for anything else that is there."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise ListenError(f"{path} exists and is no socket; choose another path with --uds")
@@ -64,14 +82,6 @@ def listen_unix(path: str) -> socket.socket:
                 os.unlink(path)
             else:
                 raise ListenError(f"socket {path} is in use; choose another path with --uds")
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(path)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise ListenError(f"cannot listen at socket {path}: {error.strerror or error}") from error
-    return sock
 
 
 def address_of(sock: socket.socket) -> str:

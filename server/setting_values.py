@@ -9,6 +9,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,19 +100,16 @@ def read_text(spec: Spec, text: str, origin: Origin) -> Any:
 def check_value(spec: Spec, value: Any, origin: Origin) -> Any:
     """Check a value that a file gave with its own type; texts are read as flags are."""
     if isinstance(value, str):
-        return (
-            (value,) if spec.kind == "list" and "," not in value else read_text(spec, value, origin)
-        )
+        return read_text(spec, value, origin)
     if spec.kind == "switch" and isinstance(value, bool):
         return value
     if spec.kind == "list" and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return tuple(value)
+        return _names(value)
     if spec.kind == "json" and isinstance(value, dict):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if spec.kind == "number":
-            return _in_range(spec, float(value), origin)
-        if spec.kind in ("whole", "bytes", "tokens") and isinstance(value, int):
+        is_whole = isinstance(value, int) and spec.kind in ("whole", "bytes", "tokens")
+        if is_whole or spec.kind == "number":
             return read_text(spec, str(value), origin)
     raise _wrong(spec, value, origin, _expected(spec))
 
@@ -133,7 +131,10 @@ def _read_number(spec: Spec, text: str, origin: Origin) -> int | float:
     digits, scale, unit = match.groups()
     # Without a unit, a capital is a power of 1024 and a small letter of 1000, as elsewhere.
     binary = unit.startswith("i") if unit else scale.isupper()
-    return int(float(digits) * (1024 if binary else 1000) ** _POWERS[scale.lower()])
+    try:
+        return int(float(digits) * (1024 if binary else 1000) ** _POWERS[scale.lower()])
+    except OverflowError:
+        raise _wrong(spec, text, origin, _expected(spec)) from None
 
 
 def _in_range(spec: Spec, number: int | float, origin: Origin) -> int | float:
@@ -147,12 +148,16 @@ def _read_list(spec: Spec, text: str, origin: Origin) -> tuple[str, ...]:
     if text.startswith("["):
         try:
             items = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             items = None
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise _wrong(spec, text, origin, _expected(spec))
     else:
         items = text.split(",")
+    return _names(items)
+
+
+def _names(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(item.strip() for item in items if item.strip())
 
 
@@ -167,7 +172,7 @@ def _read_json(spec: Spec, text: str, origin: Origin) -> dict[str, Any]:
         content = text
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise _wrong(spec, text, origin, _expected(spec))

@@ -159,6 +159,10 @@ def test_json_given_twice_is_merged_deeply(tmp_path: Path) -> None:
         ("log_stats_interval", "nan", "a number"),
         ("kv_cache_memory_bytes", "1 parsec", "512MiB"),
         ("max_model_len", "4KiB", "4096"),
+        ("max_model_len", "9" * 400 + "k", "4096"),
+        ("kv_cache_memory_bytes", "9" * 400 + "G", "512MiB"),
+        ("plugin_config", '{"a":' * 100_000, "a JSON object"),
+        ("disable_plugins", "[" * 100_000, "names"),
         ("dtype", "int8", "bfloat16"),
         ("hf_overrides", "[1]", "a JSON object"),
         ("hf_overrides", "@/no/such/file", "a file"),
@@ -204,6 +208,16 @@ def test_a_toml_file_has_types_of_its_own(tmp_path: Path) -> None:
     assert settings.server.log_stats_interval == 2.0
 
 
+@pytest.mark.parametrize(
+    ("value", "names"), [('""', ()), ('" a "', ("a",)), ('[" a ", ""]', ("a",)), ("[]", ())]
+)
+def test_a_list_in_a_file_is_trimmed_as_a_flag_is(
+    value: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = write(tmp_path / "c.toml", f"plugins = {value}\n")
+    assert resolve_settings({"config": file}, {}).plugins.allow == names
+
+
 def test_a_yaml_file_is_read_where_pyyaml_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     file = write(tmp_path / "c.yaml", "port: 9\nplugins: [a]\n")
@@ -227,6 +241,9 @@ def test_a_yaml_file_without_pyyaml_says_what_is_missing(
         ('port = "high"\n', "a whole number"),
         ("max-num-seqs = 1.5\n", "a whole number"),
         ("plugins = [1]\n", "names"),
+        ("log-stats-interval = nan\n", "a number"),
+        ("shutdown-timeout = inf\n", "a number"),
+        ("enforce-eager = 1\n", "true or false"),
         ("port = \n", "no valid TOML"),
         ("config = 'x.toml'\n", "unknown key 'config'"),
     ],

@@ -495,6 +495,19 @@ def test_a_port_in_use_names_port_and_process() -> None:
     assert caught.value.exit_code == 69
 
 
+@pytest.mark.parametrize("host_name", ["x" * 70, "no.such.host.invalid"])
+def test_a_host_that_is_none_is_told(host_name: str) -> None:
+    with pytest.raises(ListenError, match=f"host '{host_name}'"):
+        listen_tcp(host_name, 0)
+
+
+@pytest.mark.parametrize("name", ["file/s", "no/s", "x" * 200])
+def test_a_socket_path_that_cannot_be_is_told(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ListenError, match="cannot listen at socket"):
+        listen_unix(str(tmp_path / name))
+
+
 def test_a_socket_file_is_replaced_only_if_nobody_listens(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     first = listen_unix(path)
