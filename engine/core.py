@@ -118,8 +118,11 @@ class EngineCore:
             arrival_time=time.time(),
         )
         self.add_request(request)
+        outputs: list[RequestOutput] = []
         while self.has_work():
-            self.step()
+            outputs += self.step().outputs
+        if outputs and outputs[-1].error is not None:
+            logger.warning("The warm-up request failed: %s", outputs[-1].error)
         self.scheduler.reset_prefix_cache()
         self.scheduler.make_stats(self.num_steps)
         self._refusals.clear()

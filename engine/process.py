@@ -85,8 +85,10 @@ class EngineProcess:
         self.core = self._load(host, vllm_config)
         self.channel.send(self.core.ready())
         self._loop(self.core, host)
-        self.core.shutdown()
-        host.close()
+        try:
+            self.core.shutdown()
+        finally:
+            host.close()
         return 0
 
     def _bootstrap(self, start: Start) -> tuple[Host, VllmConfig]:

@@ -168,8 +168,9 @@ class Registry:
                 by_name.setdefault(claim.name, []).append(claim)
         winners = {}
         for name, held in by_name.items():
-            if affected is not None and name not in affected and name in self._active:
-                winners[name] = self._active[name]
+            if affected is not None and name not in affected:
+                if name in self._active:
+                    winners[name] = self._active[name]
                 continue
             for claim in held:
                 claim.state, claim.overrides = "active", None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
+import torch
 
 from fake_engine import (
     POISON,
@@ -245,6 +247,17 @@ def test_the_warm_up_leaves_nothing_behind(make_core):
     stats = core.scheduler.make_stats(core.num_steps)
     assert stats.num_generation_tokens == 0
     assert core.ready().num_gpu_blocks == 64
+
+
+def test_a_warm_up_that_fails_is_told(make_core, monkeypatch, caplog):
+    monkeypatch.setattr(
+        FakeModel,
+        "compute_logits",
+        lambda self, hidden: torch.full((len(hidden), VOCAB), torch.nan),
+    )
+    monkeypatch.setattr(logging.getLogger("hookserve"), "propagate", True)
+    make_core().warm_up()
+    assert "The warm-up request failed: The model's logits" in caplog.text
 
 
 def test_what_the_model_raises_names_the_model(make_core):

@@ -37,6 +37,8 @@ from hookserve.hookspecs import PluginSettings
 
 SUPPORT = Path(__file__).parents[1] / "support"
 DEADLINE_S = 60.0
+REAL_WORKER, FAKE_WORKER = "hookserve.engine.worker:Worker", "fake_engine:FakeWorker"
+HEAD = "import sys\nfrom hookserve.hookspecs import ModelEntry, Named, hookimpl\n"
 
 
 class Child:
@@ -235,6 +237,29 @@ def test_it_dies_with_a_parent_that_was_killed(tmp_path):
         theirs.close()
 
 
+def test_the_shutdown_hook_runs_also_when_the_executor_fails_to_stop(start, tmp_path):
+    (tmp_path / "stops.py").write_text(
+        HEAD + "from pathlib import Path\n"
+        "from hookserve.engine.executor import UniProcExecutor\n"
+        "class Executor(UniProcExecutor):\n"
+        "    def shutdown(self): raise OSError('rank 1 hangs')\n"
+        "@hookimpl\ndef executor(): return Named('bad', Executor)\n"
+        f"@hookimpl\ndef shutdown(): Path({str(tmp_path / 'told')!r}).touch()\n"
+    )
+    config = make_config()
+    parallel = msgspec.structs.replace(config.parallel, distributed_executor_backend="bad")
+    plugins = PluginSettings(files=(str(tmp_path / "stops.py"),), allow=())
+    child = start()
+    child.channel.send(Start(msgspec.structs.replace(config, parallel=parallel), plugins))
+    child.expect(ManifestSent)
+    child.channel.send(Proceed())
+    child.expect(Ready)
+    child.channel.send(Shutdown())
+    assert "OSError: rank 1 hangs" in child.expect(Failed).message
+    assert child.end()[0] == 70
+    assert (tmp_path / "told").exists()
+
+
 def test_a_model_that_raises_ends_the_engine_with_one_sentence(start):
     child = start()
     child.load(worker_cls="fake_engine:RaisingWorker")
@@ -269,8 +294,6 @@ def test_what_keeps_it_from_loading_is_told_with_its_code(start, options, code, 
     assert child.end()[0] == code
 
 
-REAL_WORKER, FAKE_WORKER = "hookserve.engine.worker:Worker", "fake_engine:FakeWorker"
-HEAD = "import sys\nfrom hookserve.hookspecs import ModelEntry, Named, hookimpl\n"
 PLUGINS = {
     "faulty": """
 from hookserve.engine.executor import UniProcExecutor

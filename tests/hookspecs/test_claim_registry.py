@@ -229,3 +229,14 @@ def test_an_unknown_name_gives_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'LamaForCausalLM' .* did you mean Llama"):
         registry.resolve("LamaForCausalLM")
     assert registry.nearest("llamaforcausallm") == ["LlamaForCausalLM"]
+
+
+def test_withdrawing_before_all_is_decided_decides_about_no_other_name() -> None:
+    registry = Registry("model")
+    for plugin in (A, B):
+        registry.add(Claim("model", "X", f"{plugin.name}:X", plugin))
+    registry.add(Claim("model", "Y", "c:Y", C))
+    registry.withdraw(C)
+    registry.withdraw(B)
+    registry.decide()
+    assert [(claim.name, claim.plugin) for claim in registry.claims()] == [("X", A)]
