@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NoReturn
 
 from hookserve.engine.errors import UsageError
@@ -141,8 +141,11 @@ def _nested(path: Sequence[str], text: str) -> dict[str, Any]:
     return dict(value)
 
 
-def sift(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def sift(argv: Sequence[str], own: Container[str] = ()) -> tuple[list[str], list[str]]:
     """Take the flags without effect out of a normalized command line.
+
+    Args:
+        own: options that the verb has itself, whatever the table says of them.
 
     Returns: the words that are left, and a line to log for each flag taken out.
 
@@ -159,7 +162,7 @@ def sift(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if _LEVEL.fullmatch(word):
             word = f"-O={word[2:]}"
         option, equals, value = word.partition("=")
-        flag = find_flag(option) if word.startswith("-") else None
+        flag = find_flag(option) if word.startswith("-") and option not in own else None
         if flag is None or flag.verdict == "works":
             kept.append(word)
             continue
@@ -189,6 +192,10 @@ def _allowed(flag: Flag) -> str:
     return f" (accepted: {', '.join(flag.neutral)})" if flag.neutral else ""
 
 
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    return [text for action in parser._actions for text in action.option_strings]
+
+
 def refuse_unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raise ``UsageError`` for the first word that the parser did not know, with the nearest."""
     if not rest:
@@ -196,6 +203,6 @@ def refuse_unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> None
     option = rest[0].partition("=")[0]
     if not option.startswith("-"):
         raise UsageError(f"unexpected argument {rest[0]!r}")
-    known = [text for action in parser._actions for text in action.option_strings]
+    known = options_of(parser)
     known += [text for flag in VLLM_FLAGS if flag.verdict != "works" for text in flag.options]
     raise UsageError(f"unknown flag {option}{suggest(option, known)}")

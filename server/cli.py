@@ -15,7 +15,7 @@ from typing import Any
 from hookserve.engine.errors import HookserveError, UsageError
 from hookserve.hookspecs.errors import HostError
 
-from .arguments import Parser, normalize, refuse_unknown, sift
+from .arguments import Parser, normalize, options_of, refuse_unknown, sift
 
 VERBS: dict[str, str] = {
     "run": "serve a model over an OpenAI-compatible HTTP API",
@@ -56,7 +56,7 @@ def _dispatch(words: list[str], verb: str | None) -> int:
             _command(name).add_arguments(sub)
     notes: list[str] = []
     if verb in ("run", "chat"):
-        words, notes = sift(normalize(words))
+        words, notes = sift(normalize(words), own=options_of(verbs.choices[verb]))
     elif verb in VERBS:
         words = normalize(words)
     found, rest = parser.parse_known_args(words)

@@ -21,7 +21,7 @@ from typing import Any
 
 from hookserve.engine.errors import UsageError
 
-from .http_lines import Address, ReplyError, first_model, request
+from .http_lines import Address, ReplyError, model_names, request
 
 WORKLOADS: dict[str, str] = {
     "single": "1 stream, 128 prompt tokens, 128 generated",
@@ -200,7 +200,7 @@ def summarize(timings: Sequence[Timing], wall_s: float) -> dict[str, Any]:
 
 async def _bench(found: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     address = Address.parse(found.url)
-    model = found.model or await first_model(address)
+    model = found.model or (await model_names(address, found.api_key))[0]
     print(f"{address}, model {model}, median of {found.rounds} rounds", file=sys.stderr)
     await _warm_up(address, model, found)
     print(table_head())

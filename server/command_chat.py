@@ -17,11 +17,13 @@ from hookserve.engine.errors import UsageError
 
 from .arguments import add_settings
 from .command_run import EXIT_INTERRUPTED, given_flags
-from .http_lines import Address, ReplyError, ServerUnreachableError, first_model, request
+from .http_lines import Address, ReplyError, ServerUnreachableError, model_names, request
 from .own_server import OwnServer, OwnServerError
 from .settings import resolve_settings
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+PROBE_S = 2.0
+"""How long a server at the default address may take to say which models it has."""
 _NOT_FOR_CHAT = ("host", "port", "uds", "root_path", "dry_run")
 Message = dict[str, str]
 
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--system", metavar="TEXT", help="system message before the first turn")
     own.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
     own.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
-    own.add_argument("--api-key", metavar="KEY", help="sent as a bearer token, with --url")
+    own.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
     add_settings(parser, skip=_NOT_FOR_CHAT)
     parser.usage = "server chat [flags] [MESSAGE]"
 
@@ -55,8 +57,9 @@ def run(found: argparse.Namespace) -> int:
             _check_only_model(flags)
             return _talk(found, Address.parse(found.url), flags.get("model"))
         running = Address.parse(DEFAULT_URL)
-        if not set(flags) - {"model"} and asyncio.run(_serves(running, flags.get("model"))):
-            return _talk(found, running, flags.get("model"))
+        model = flags.get("model")
+        if not set(flags) - {"model"} and asyncio.run(_serves(running, model, found.api_key)):
+            return _talk(found, running, model)
         with OwnServer(flags) as server:
             server.wait_ready()
             return _talk(found, server.address, None)
@@ -72,19 +75,19 @@ def _check_only_model(flags: Mapping[str, Any]) -> None:
         raise UsageError(f"{option} shapes a server, and --url names one that runs already")
 
 
-async def _serves(address: Address, model: str | None) -> bool:
+async def _serves(address: Address, model: str | None, api_key: str | None) -> bool:
     """Whether a server answers there, with this model if one is asked for."""
     try:
-        async with request(address, "GET", "/v1/models") as reply:
-            listed = await reply.json()
-        names = [entry["id"] for entry in listed["data"]]
-    except (ServerUnreachableError, ReplyError, ValueError, KeyError, TypeError):
+        async with asyncio.timeout(PROBE_S):
+            names = await model_names(address, api_key)
+    except (ServerUnreachableError, ReplyError, TimeoutError):
         return False
-    return bool(names) and (model is None or model in names)
+    return model is None or model in names
 
 
 def _talk(found: argparse.Namespace, address: Address, model: str | None) -> int:
-    chat = Chat(address, model or asyncio.run(first_model(address)), found)
+    name = model or asyncio.run(model_names(address, found.api_key))[0]
+    chat = Chat(address, name, found)
     if found.message is not None:
         return chat.ask_once(found.message)
     if not sys.stdin.isatty():

@@ -56,8 +56,13 @@ class Address:
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         return cls(parts.hostname, port or (443 if tls else 80), tls, prefix)
 
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
     def __str__(self) -> str:
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{self.prefix}"
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
 
 
 class Reply:
@@ -70,14 +75,14 @@ class Reply:
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         if self._headers.get("transfer-encoding", "").lower() == "chunked":
-            while line := await self._reader.readline():
-                size = int(line.split(b";")[0], 16)
+            while line := await _read_line(self._reader):
+                size = _number(line.split(b";")[0].decode("latin-1"), 16)
                 if size == 0:
                     return
                 yield await self._reader.readexactly(size)
                 await self._reader.readexactly(2)
             raise ConnectionError("the reply ended in its middle")
-        left = int(self._headers.get("content-length", -1))
+        left = _number(self._headers.get("content-length", "-1"), 10)
         while left != 0:
             piece = await self._reader.read(65536 if left < 0 else min(left, 65536))
             if not piece and left > 0:
@@ -109,14 +114,21 @@ class Reply:
             data = line[5:].strip()
             if data == b"[DONE]":
                 return
-            event = json.loads(data)
+            event = _decode(data)
+            if not isinstance(event, dict):
+                raise ReplyError(f"the server sent an event that is no object: {data[:80]!r}")
             if "error" in event:
                 raise ReplyError(_message_of(event))
             yield event
 
     async def json(self) -> Any:
+        """The whole body.
+
+        Raises:
+            ReplyError: the status is no success, or the body is no JSON.
+        """
         await self._check()
-        return json.loads(b"".join([piece async for piece in self._pieces()]))
+        return _decode(b"".join([piece async for piece in self._pieces()]))
 
     async def _check(self) -> None:
         if self.status == 200:
@@ -127,6 +139,27 @@ class Reply:
         except ValueError:
             text = body[:200].decode("utf-8", "replace")
         raise ReplyError(f"the server answered {self.status}: {text}", self.status)
+
+
+def _decode(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ReplyError(f"the server answered with what is no JSON: {content[:80]!r}") from error
+
+
+def _number(text: str, base: int) -> int:
+    try:
+        return int(text, base)
+    except ValueError as error:
+        raise ReplyError(f"the reply is no HTTP: {text[:80]!r} is no length") from error
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError as error:  # what asyncio makes of a line beyond its limit
+        raise ReplyError(f"the reply has a line of more than {LINE_LIMIT} bytes") from error
 
 
 def _message_of(event: Any) -> str:
@@ -146,7 +179,7 @@ async def request(
     content = b"" if body is None else json.dumps(body).encode()
     head = [
         f"{method} {address.prefix}{path} HTTP/1.1",
-        f"Host: {address.host}:{address.port}",
+        f"Host: {address.authority}",
         "Connection: close",
         f"Content-Length: {len(content)}",
         *(["Content-Type: application/json"] if content else []),
@@ -159,10 +192,9 @@ async def request(
             limit=LINE_LIMIT,
             ssl=_tls_context() if address.tls else None,
         )
-    except OSError as error:
-        raise ServerUnreachableError(
-            f"no server answers at {address}: {error.strerror or error}"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ServerUnreachableError(f"no server answers at {address}: {reason}") from error
     try:
         writer.write("\r\n".join([*head, "", ""]).encode() + content)
         await writer.drain()
@@ -180,21 +212,29 @@ def _tls_context() -> Any:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> Reply:
-    first = (await reader.readline()).split(None, 2)
+    first = (await _read_line(reader)).split(None, 2)
     if len(first) < 2 or not first[0].startswith(b"HTTP/") or not first[1].isdigit():
         raise ConnectionError("the reply is no HTTP")
     headers: dict[str, str] = {}
-    while (line := await reader.readline()) not in (b"\r\n", b"\n", b""):
+    while (line := await _read_line(reader)) not in (b"\r\n", b"\n", b""):
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.strip().lower()] = value.strip()
     return Reply(int(first[1]), headers, reader)
 
 
-async def first_model(address: Address) -> str:
-    """The name of the first model that the server lists."""
-    async with request(address, "GET", "/v1/models") as reply:
+async def model_names(address: Address, api_key: str | None = None) -> list[str]:
+    """The names of the models that the server lists.
+
+    Raises:
+        ReplyError: it lists none.
+        ServerUnreachableError: as ``request``.
+    """
+    async with request(address, "GET", "/v1/models", api_key=api_key) as reply:
         found = await reply.json()
-    models = found.get("data") if isinstance(found, dict) else None
-    if not models:
+    try:
+        names = [str(model["id"]) for model in found["data"]]
+    except (KeyError, TypeError):
+        names = []
+    if not names:
         raise ReplyError(f"{address} lists no model at /v1/models; give one with --model")
-    return str(models[0]["id"])
+    return names

@@ -72,6 +72,8 @@ class FakeOpenAI:
         handler.wfile.write(content)
 
     def _get(self, handler: BaseHTTPRequestHandler) -> None:
+        with self._lock:
+            self.headers.append(dict(handler.headers))
         if handler.path == "/v1/models":
             self._reply(handler, 200, {"data": [{"id": name} for name in self.models]})
         else:
