@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import struct
 
@@ -138,6 +139,12 @@ class Channel:
                 self._read(socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is something to read within the time; the other end's death counts."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1e3))
 
     def _read(self, flags: int) -> None:
         try:

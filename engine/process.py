@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookserve.engine.process")
 
+IDLE_CHECK_S = 1.0
+"""So long without a message after work: then a check that takes milliseconds delays nobody."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -121,14 +123,20 @@ class EngineProcess:
     # -- the loop -------------------------------------------------------------------------------
 
     def _loop(self, core: EngineCore, host: Host) -> None:
-        """Step while there is work, and sleep on the channel while there is none."""
+        """Step while there is work, and sleep on the channel while there is none. The first quiet
+        moment after work is used to compare the books."""
+        is_checked = True
         while not self.stopping:
             if core.has_work():
+                is_checked = False
                 self._drain(core, host)
                 if core.has_work() and not self.stopping:
                     self.channel.send(core.step())
                     continue
             else:
+                if not is_checked and not self.channel.wait(IDLE_CHECK_S):
+                    core.scheduler.check_integrity()
+                    is_checked = True
                 self._handle(self.channel.recv(), core, host)
                 self._drain(core, host)
             if not core.has_work():

@@ -33,6 +33,7 @@ from hookserve.engine.messages import (
     Start,
     StepOutputs,
 )
+from hookserve.engine.process import EngineProcess
 from hookserve.hookspecs import PluginSettings
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -430,3 +431,20 @@ def test_bootstrapping_imports_no_torch(start, tmp_path):
     child = start([sys.executable, "-P", str(script)])
     child.channel.send(Start(make_config(), PluginSettings(no_plugins=True)))
     assert msgspec.to_builtins(child.expect(ManifestSent))["manifest"]["process"] == "engine"
+
+
+def test_the_books_are_compared_in_the_first_quiet_moment_after_work(monkeypatch, make_core):
+    monkeypatch.setattr("hookserve.engine.process.IDLE_CHECK_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        engine = EngineProcess(Channel(theirs))
+        core = make_core()
+        lost = core.scheduler.kv_cache.pool.take(1)
+        Channel(ours).send(make_request("a", [1, 2, 3], max_tokens=2))
+        with pytest.raises(AssertionError, match="reference counts differ"):
+            engine._loop(core, core.host)
+        assert not core.has_work()
+        core.scheduler.kv_cache.pool.release(lost)
+        ours.close()
+        with pytest.raises(ChannelClosed):
+            engine._loop(core, core.host)
