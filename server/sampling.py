@@ -25,7 +25,7 @@ _WITHOUT_EFFECT = {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "n
 _IN_RANGE: dict[str, Callable[[Any], bool]] = {
     "temperature": lambda value: 0 <= value <= 2,
     "top_p": lambda value: 0 < value <= 1,
-    "top_k": lambda value: isinstance(value, int) and value >= -1,
+    "top_k": lambda value: isinstance(value, int) and -1 <= value < 2**31,
 }
 
 
@@ -68,13 +68,19 @@ class SamplingDefaults:
 
 def _eos_token_ids(config: EngineConfig, tokenizer_eos: int | None) -> tuple[int, ...]:
     """Every end token that the model's files name, without repeats."""
-    found: list[int] = []
+    stated: list[Any] = []
     for source in (config.model.generation_config, config.model.hf_config):
         value = source.get("eos_token_id")
-        found.extend(value if isinstance(value, list) else [] if value is None else [value])
+        stated.extend(value if isinstance(value, list) else [] if value is None else [value])
     if tokenizer_eos is not None:
-        found.append(tokenizer_eos)
-    return tuple(dict.fromkeys(found))
+        stated.append(tokenizer_eos)
+    found: dict[int, None] = {}
+    for value in stated:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
+            found[value] = None
+        else:
+            logger.warning("the model's files: eos_token_id %s is no token id; left out", cut(value))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,33 @@ def test_the_models_own_defaults_apply_where_the_client_says_nothing(serve_scrip
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("eos_token_id", "2"),
+        ("eos_token_id", ["</s>", {"a": 1}, True, None, -1, 2**70]),
+        ("temperature", "warm"),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("top_k", 2**70),
+    ],
+)
+def test_a_default_that_cannot_be_is_named_and_left_out(
+    serve_script: Any, key: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("a"), generation_config={key: value}) as served:
+            reply = await served.http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.status_code == 200
+            (request,) = served.engine.requests
+        params = request.params
+        assert (params.temperature, params.top_p, params.top_k) == (1.0, 1.0, 0)
+        assert params.eos_token_ids == (256,)
+
+    asyncio.run(run())
+    assert any(key in record.getMessage() for record in caplog.records)
+
+
 def test_requests_with_one_id_get_their_own_answers(serve_script: Any) -> None:
     async def run() -> None:
         async with serve_script(upper) as served:
