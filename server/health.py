@@ -1,5 +1,5 @@
 """``Health``: whether this server can answer now, and if not, why. The routes are in
-``health_routes``; noticing a death is the supervisor's."""
+``operations``; noticing a death is the supervisor's."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ class Health:
         self._client = client
         self._phase: Phase = "loading"
         self._death = ""
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
 
     def set_ready(self) -> None:
         """The engine has finished a step; later phases are never left for this one."""

@@ -79,7 +79,7 @@ def _eos_token_ids(config: EngineConfig, tokenizer_eos: int | None) -> tuple[int
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
             found[value] = None
         else:
-            logger.warning("the model's files: eos_token_id %s is no token id; left out", cut(value))
+            logger.warning("the model's files: eos_token_id %s is no id; left out", cut(value))
     return tuple(found)
 
 

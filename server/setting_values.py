@@ -11,12 +11,10 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hookserve.engine.errors import ConfigError, HookserveError, UsageError
 from hookserve.engine.setting import Setting
-
-OriginKind = Literal["default", "file", "environment", "flag"]
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(i?[bB])?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -119,24 +118,6 @@ class ChatTemplate:
                 )
             kept.append(piece)
         return "".join(kept)
-
-
-class ChatTemplateCache:
-    """Compiled templates by source, the least recently used forgotten; one an application."""
-
-    def __init__(self, max_templates: int = 16) -> None:
-        self._max_templates = max_templates
-        self._compiled: OrderedDict[tuple[str, str], ChatTemplate] = OrderedDict()
-
-    def get(self, source: str, special_tokens: Mapping[str, str], origin: str) -> ChatTemplate:
-        key = (origin, source)
-        template = self._compiled.pop(key, None)
-        if template is None:
-            template = ChatTemplate(source, special_tokens, origin)
-        self._compiled[key] = template
-        if len(self._compiled) > self._max_templates:
-            self._compiled.popitem(last=False)
-        return template
 
 
 def render_chat(

@@ -123,23 +123,12 @@ class Tokenizer:
         return -(-len(text) // self.max_token_bytes)
 
 
-def load_tokenizer(path: str, chat_template: str | None = None) -> Tokenizer:
+def load_tokenizer(path: str) -> Tokenizer:
     """Load from a folder with ``tokenizer.json``, or from a ``.gguf`` file.
-
-    Args:
-        path: the folder or file.
-        chat_template: a template's source that takes the place of all that the model brings.
 
     Raises:
         ModelFileError: what is missing, damaged or not supported.
     """
-    tokenizer = _load(path)
-    if chat_template is not None:
-        tokenizer.chat_templates = {DEFAULT_TEMPLATE: chat_template}
-    return tokenizer
-
-
-def _load(path: str) -> Tokenizer:
     if os.path.isdir(path):
         return _load_folder(path)
     if path.endswith(".gguf"):

@@ -141,7 +141,6 @@ def test_where_chat_templates_come_from(folder: Path) -> None:
     (folder / "additional_chat_templates" / "rag.jinja").write_text("rag")
     ours = load_tokenizer(str(folder))
     assert ours.chat_templates == {"default": "jinja", "tool_use": "with tools", "rag": "rag"}
-    assert load_tokenizer(str(folder), chat_template="own").chat_templates == {"default": "own"}
 
 
 def test_no_template_is_none(folder: Path) -> None:
