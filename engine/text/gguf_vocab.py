@@ -84,7 +84,7 @@ def build_tokenizer(file: GGUFFile) -> tuple[Tokenizer, dict[str, str]]:
             "supported: 'gpt2' (byte-level BPE). A folder with tokenizer.json may work instead"
         )
     pre = file.metadata.get("tokenizer.ggml.pre", "default")
-    if pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         raise ModelFileError(
             f"{file.path}: its pre-tokenizer {pre!r} is not supported; supported: "
             f"{', '.join(_PRE_TOKENIZERS)}"

@@ -167,7 +167,13 @@ def _load_folder(folder: str) -> Tokenizer:
         raise ModelFileError(f"{path}: cannot be read as a tokenizer: {error}") from error
     config = _read_json(os.path.join(folder, "tokenizer_config.json"))
     special_tokens = _special_tokens(folder, config)
-    _add_missing_tokens(backend, config, special_tokens)
+    try:
+        _add_missing_tokens(backend, config, special_tokens)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{folder}: tokenizer_config.json has a key in added_tokens_decoder that is no token "
+            f"id: {error}"
+        ) from error
     return Tokenizer(
         backend,
         origin=folder,

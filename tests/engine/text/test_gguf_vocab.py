@@ -147,6 +147,7 @@ def test_named_templates(tmp_path: Path) -> None:
     [
         ({"model": "llama"}, "of the kind 'llama'.*supported: 'gpt2'"),
         ({"model": None}, "of the kind None"),
+        ({"pre": ["gpt-2"]}, r"pre-tokenizer \['gpt-2'\] is not supported"),
         ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported: default, gpt-2"),
         ({"merges": None}, "'tokenizer.ggml.merges' is missing"),
         ({"merges": ["no such"]}, "merge 0 'no such' names a token"),
