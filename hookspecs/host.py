@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +37,7 @@ from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
 from .markers import HookInfo
 from .notify_loop import CAUGHT
+from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin
 from .registry import Claim, Registry, Say
@@ -150,12 +151,13 @@ class Host:
 
     def _load_one(self, plugin: Plugin) -> None:
         try:
-            load_plugin(
-                plugin,
-                self.pm.specs,
-                instances=self._instances,
-                heavy_is_news=self.roles <= _TORCH_FREE,
-            )
+            with nullcontext() if plugin.is_builtin else watched(plugin, "its import"):
+                load_plugin(
+                    plugin,
+                    self.pm.specs,
+                    instances=self._instances,
+                    heavy_is_news=self.roles <= _TORCH_FREE,
+                )
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
             return
@@ -181,6 +183,8 @@ class Host:
                 if not set(info.roles) & plugin.facts.roles & self.roles:
                     continue
                 call = bind(implementation, self._contexts[plugin])
+                if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
+                    call = watch(call, plugin, f"hook {info.name}")
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
                 guard = Guard(plugin, call, is_coroutine=is_coroutine)
                 rank = implementation.trylast - implementation.tryfirst

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -403,6 +404,29 @@ def test_an_override_by_code_that_runs_late_is_logged(
         host.registry("model").register("AForCausalLM", "late:A")
     line = "model 'AForCausalLM': object:Late overrides built-in hookserve:builtin:core"
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [line]
+
+
+def test_a_start_up_hook_that_takes_too_long_is_named_while_it_runs(
+    make_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookserve.hookspecs.patience.START_UP_BUDGET_S", 0.01)
+    said = threading.Event()
+    lines: list[str] = []
+
+    def warn(text: str, *args: Any) -> None:
+        lines.append(text % args)
+        said.set()
+
+    monkeypatch.setattr("hookserve.hookspecs.patience.logger.warning", warn)
+
+    class Slow:
+        @hookimpl
+        def register_model(self) -> None:
+            assert said.wait(10), "nothing was said while the hook ran"
+
+    host = make_host(Slow())
+    assert host.problems() == []
+    assert lines == ["plugin object:Slow: hook register_model still runs after 0.01 s"]
 
 
 # -- platforms ----------------------------------------------------------------------------------
