@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError, EngineDeadError
-from hookserve.hookspecs import bootstrap
+from hookserve.hookspecs import HostError, bootstrap, current
 
 from .errors import ApiError, engine_dead, on_api_error, on_http_exception
 from .limits import BodyLimits
+from .logging_setup import log_host, log_settings
 from .request_guard import RequestGuard
 from .settings import Settings
 
@@ -78,11 +79,12 @@ def build_app(
 
     Args:
         config: resolved ``Settings``, ``EngineArgs``, a model reference, or nothing for the default
-            model.
+            model. Without ``Settings`` the rest comes from the environment.
         plugins: modules or ``.py`` files to load as plugins in every process, as ``--plugin`` does.
 
     Raises:
-        ConfigError: for a plugin that is an object: it cannot be handed to the engine's process.
+        ConfigError: for a plugin that is an object: it cannot be handed to the engine's process;
+            or this process has plugins at work already.
         HookserveError, HostError: whatever stops a start.
     """
     from hookserve.engine.text.tokenizer import load_tokenizer
@@ -90,8 +92,11 @@ def build_app(
     from .runtime import ServerRuntime
 
     settings = _as_settings(config, plugins)
+    _check_alone()
     host = bootstrap(["front"], settings.plugins)
     try:
+        log_settings(settings)
+        log_host(host)
         engine_config = settings.engine_args.create_engine_config(host)
         tokenizer = load_tokenizer(engine_config.model.tokenizer)
         runtime = ServerRuntime(settings.server, host, engine_config, tokenizer)
@@ -114,6 +119,17 @@ def build_app(
     return runtime.app
 
 
+def _check_alone() -> None:
+    try:
+        current()
+    except HostError:
+        return
+    raise ConfigError(
+        "build_app: this process has an application already, and plugins are loaded once in a "
+        "process; end the lifespan of the first one before"
+    )
+
+
 def _as_settings(config: Settings | EngineArgs | str | None, plugins: Sequence[str]) -> Settings:
     import msgspec
 
@@ -128,7 +144,7 @@ def _as_settings(config: Settings | EngineArgs | str | None, plugins: Sequence[s
     if isinstance(config, Settings):
         settings = config
     elif isinstance(config, EngineArgs):
-        base = resolve_settings({}, {})
+        base = resolve_settings({})
         settings = msgspec.structs.replace(base, engine_args=config)
     else:
         settings = resolve_settings({} if config is None else {"model": config})

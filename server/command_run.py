@@ -15,7 +15,7 @@ from hookserve.engine.errors import HookserveError, UsageError
 from hookserve.hookspecs.errors import HostError
 
 from .arguments import add_settings
-from .logging_setup import start_logging, use_color
+from .logging_setup import log_host, start_logging, use_color
 from .settings import Settings, all_specs, resolve_settings
 
 if TYPE_CHECKING:
@@ -129,12 +129,6 @@ def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Any)
     from .serve import serve
 
     return asyncio.run(serve(settings, host, config, tokenizer))
-
-
-def log_host(host: Host) -> None:
-    """What bootstrap found worth telling: overrides, closed endpoints, plugins that are out."""
-    for line in dict.fromkeys((*host.warnings, *host.problems())):
-        logger.warning("%s", line)
 
 
 def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookserve.engine.engine_args import GENERATION_KEYS
 
+from .logging_setup import log_host
 from .memory_plan import MemoryPlan, plan_memory
 from .plugin_table import format_table, rows_of
 from .setting_values import Origin
@@ -28,18 +29,31 @@ def dry_run(settings: Settings) -> int:
     Raises:
         HookserveError, HostError: whatever would stop the start; conflicts of plugins too.
     """
-    from .command_run import bootstrap_front, log_host
+    from .command_run import bootstrap_front
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
         config = settings.engine_args.create_engine_config(host)
         plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
+        _check_serving(config, host)
         for line in report(settings, config, plan, host):
             print(line)
     finally:
         host.close()
     return 0
+
+
+def _check_serving(config: EngineConfig, host: Host) -> None:
+    """Raises for what a start would find in text and routes: an unusable chat template, two
+    plugins on one path. An endpoint that cannot be built puts its plugin out, as there."""
+    from hookserve.engine.text.tokenizer import load_tokenizer
+
+    from .endpoint_set import EndpointSet
+    from .serving import choose_template
+
+    choose_template(config.model.chat_template, load_tokenizer(config.model.tokenizer))
+    EndpointSet.build(host)
 
 
 def report(settings: Settings, config: EngineConfig, plan: MemoryPlan, host: Host) -> Iterator[str]:
@@ -89,6 +103,10 @@ def _acting(
     }
     if name in decided:
         return decided[name]
+    for section in (config.cache, config.scheduler, config.parallel):
+        value = getattr(section, name, settings.values[name])
+        if value != settings.values[name]:
+            return value, f"{config.device.platform_owner}; {origin}: {settings.values[name]}"
     holder: Any = {"engine": settings.engine_args, "server": settings.server}.get(owner)
     return settings.values[name] if holder is None else getattr(holder, name), str(origin)
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 from hookserve.engine.log import configure_logging
 
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
+logger = logging.getLogger(__name__)
 
 
 def use_color(settings: Settings) -> bool:
@@ -17,9 +23,20 @@ def use_color(settings: Settings) -> bool:
 
 def start_logging(settings: Settings, role: str = "Front") -> logging.Logger:
     """Set up the ``hookserve`` logger, and log what resolving the settings had to say."""
-    logger = configure_logging(settings.server.log_level, role, color=use_color(settings))
+    root = configure_logging(settings.server.log_level, role, color=use_color(settings))
+    log_settings(settings)
+    return root
+
+
+def log_settings(settings: Settings) -> None:
+    """What resolving the settings had to say: flags without effect, unknown variables."""
     for line in settings.notes:
         logger.info("%s", line)
     for line in settings.warnings:
         logger.warning("%s", line)
-    return logger
+
+
+def log_host(host: Host) -> None:
+    """What bootstrap found worth telling: overrides, closed endpoints, plugins that are out."""
+    for line in dict.fromkeys((*host.warnings, *host.problems())):
+        logger.warning("%s", line)

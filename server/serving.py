@@ -54,7 +54,7 @@ class Serving:
         self.engine_config = client.engine_config
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
-        self._template = _chat_template(self.engine_config.model.chat_template, tokenizer)
+        self._template = choose_template(self.engine_config.model.chat_template, tokenizer)
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -153,7 +153,7 @@ class Serving:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _chat_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+def choose_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
     """The template that chats are rendered with, compiled once; ``None`` if there is none.
 
     Raises:

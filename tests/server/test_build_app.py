@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError
 from hookserve.hookspecs import HostError, current
 from hookserve.server import build_app
@@ -22,6 +23,28 @@ def test_a_plugin_object_cannot_cross_to_the_engine() -> None:
     assert "module" in str(caught.value)
     with pytest.raises(HostError):
         current()
+
+
+def test_the_environment_chooses_plugins_and_faults_are_logged(
+    tiny_llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plugin = tmp_path / "faulty_plugin.py"
+    plugin.write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.setenv("HOOKSERVE_PLUGINS", "")
+    monkeypatch.setenv("HOOKSERVE_PLUGIN", str(plugin))
+    monkeypatch.setenv("HOOKSERVE_PROT", "1")
+    build_app(EngineArgs(model=str(tiny_llama)))
+    try:
+        lines = [record.getMessage() for record in caplog.records]
+        assert any("file:faulty_plugin" in line and "no licence" in line for line in lines)
+        assert any("HOOKSERVE_PROT" in line for line in lines)
+        with pytest.raises(ConfigError, match="already"):
+            build_app(str(tiny_llama))
+    finally:
+        current().close()
 
 
 @pytest.mark.e2e

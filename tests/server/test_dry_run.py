@@ -73,12 +73,12 @@ def register_model():
 """
 
 
-def claimants(folder: Path, *stems: str) -> list[str]:
+def plugin_words(folder: Path, source: str, *stems: str) -> list[str]:
     """Each stem once in this test process: its module stays imported."""
     words = []
     for stem in stems:
         file = folder / f"{stem}.py"
-        file.write_text(CLAIM.format(stem=stem))
+        file.write_text(source.format(stem=stem))
         words += ["--plugin", str(file)]
     return words
 
@@ -86,10 +86,8 @@ def claimants(folder: Path, *stems: str) -> list[str]:
 def test_a_conflict_is_78_and_both_names(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["run", str(tiny_llama), "--dry-run", *claimants(tmp_path, "claim_one", "claim_two")])
-        == 78
-    )
+    words = plugin_words(tmp_path, CLAIM, "claim_one", "claim_two")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 78
     last = capsys.readouterr().err.splitlines()[-1]
     assert "file:claim_one" in last and "file:claim_two" in last
 
@@ -97,10 +95,65 @@ def test_a_conflict_is_78_and_both_names(
 def test_an_overridden_built_in_is_told(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = claimants(tmp_path, "claim_alone")
+    words = plugin_words(tmp_path, CLAIM, "claim_alone")
     assert main(["run", str(tiny_llama), "--dry-run", *words]) == 0
     told = " ".join(lines_of(capsys.readouterr().out, "To know"))
     assert "file:claim_alone" in told and "LlamaForCausalLM" in told
+
+
+ROUTE = """
+from hookserve.hookspecs import Endpoint, hookimpl
+from starlette.routing import Route
+
+class Routes:
+    def routes(self):
+        return [Route("/mine", lambda request: None)]
+
+@hookimpl
+def endpoint():
+    return Endpoint("{stem}", Routes)
+"""
+PLATFORM = """
+from hookserve.hookspecs import hookimpl
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+
+class Wide(CpuPlatform):
+    @classmethod
+    def check_and_update_config(cls, config):
+        super().check_and_update_config(config)
+        config.cache_config.block_size = 32
+
+@hookimpl
+def platform():
+    return "{stem}:Wide"
+"""
+
+
+def test_two_plugins_on_one_path_are_told_before_a_start(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = plugin_words(tmp_path, ROUTE, "route_one", "route_two")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 78
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "GET /mine" in last and "file:route_one" in last and "file:route_two" in last
+
+
+def test_a_chat_template_that_is_none_is_told_before_a_start(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(tiny_llama), "--dry-run", "--chat-template", "{% if %}"]) == 78
+    assert "--chat-template" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_what_a_platform_changes_is_shown_as_its_own(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = plugin_words(tmp_path, PLATFORM, "wide_platform")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 0
+    rows = [re.split(r"\s{2,}", r) for r in lines_of(capsys.readouterr().out, "Settings")]
+    (row,) = [row for row in rows if row[0] == "block-size"]
+    assert row[1] == "32"
+    assert "file:wide_platform" in row[2] and "16" in row[2]
 
 
 # -- the plan ------------------------------------------------------------------------------------
