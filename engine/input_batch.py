@@ -24,7 +24,6 @@ class InputBatch:
         # numpy's zeros are pages that the kernel maps when they are first written.
         self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
         self.block_table_np = np.zeros((max_num_seqs, max_blocks), dtype=np.int64)
-        self.block_table = torch.from_numpy(self.block_table_np)
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_blocks = [0] * max_num_seqs

@@ -35,7 +35,6 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     params: SamplingParams
     arrival_time: float
     """Wall clock of the front, seconds."""
-    priority: int = 0
     cache_salt: str | None = None
 
 

@@ -112,9 +112,6 @@ class Request:
     def append_token(self, token_id: int) -> None:
         self.token_ids.append(token_id)
 
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :].tolist()
-
     def hash_full_blocks(self, block_size: int) -> list[bytes]:
         """One chained digest for each full block of known tokens; only new blocks are hashed.
 
