@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from hookserve.hookspecs import (
     Denied,
     Endpoint,
     Host,
-    HostError,
     ModelEntry,
     Named,
     PluginConflictError,
@@ -23,11 +20,8 @@ from hookserve.hookspecs import (
     PluginSelectionError,
     PluginSettings,
     RequiredPluginError,
-    SettingsDifferError,
     UnknownNameError,
-    bootstrap,
     create_plugin_manager,
-    current,
     hookimpl,
 )
 from plugin_folder import install_plugin
@@ -369,66 +363,6 @@ def test_nobody_is_told_how_to_open_the_endpoint_of_a_plugin_that_failed(
     assert host.warnings == []
 
 
-# -- what the operator is told -------------------------------------------------------------------
-
-
-def test_a_process_behind_the_front_says_only_what_the_front_cannot_know(
-    site: Path, make_host: Any, add_builtin: Any
-) -> None:
-    class Core(Models):
-        @hookimpl
-        def executor(self) -> Named:
-            return Named("uni", "core:Uni")
-
-    add_builtin("core", Core())
-    source = HEADER + (
-        "@hookimpl\ndef register_model():\n    return ModelEntry('AForCausalLM', 'x.y:A')\n"
-        "@hookimpl\ndef executor():\n    return Named('uni', 'x.y:Uni')\n"
-    )
-    install_plugin(site, "over-dist", {"host_over": source})
-    overrides = "over-dist:hookserve:host_over overrides built-in hookserve:builtin:core"
-    assert make_host(roles=["front"]).warnings == [f"model 'AForCausalLM': {overrides}"]
-    assert make_host(roles=["engine", "worker"]).warnings == [f"executor 'uni': {overrides}"]
-
-
-def test_an_override_by_code_that_runs_late_is_logged(
-    make_host: Any, add_builtin: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Late:
-        @hookimpl
-        def shutdown(self) -> None: ...
-
-    add_builtin("core", Models())
-    host = make_host(Late(), roles=["engine", "worker"])
-    with host.enter("object:Late"):
-        host.registry("model").register("AForCausalLM", "late:A")
-    line = "model 'AForCausalLM': object:Late overrides built-in hookserve:builtin:core"
-    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [line]
-
-
-def test_a_start_up_hook_that_takes_too_long_is_named_while_it_runs(
-    make_host: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hookserve.hookspecs.patience.START_UP_BUDGET_S", 0.01)
-    said = threading.Event()
-    lines: list[str] = []
-
-    def warn(text: str, *args: Any) -> None:
-        lines.append(text % args)
-        said.set()
-
-    monkeypatch.setattr("hookserve.hookspecs.patience.logger.warning", warn)
-
-    class Slow:
-        @hookimpl
-        def register_model(self) -> None:
-            assert said.wait(10), "nothing was said while the hook ran"
-
-    host = make_host(Slow())
-    assert host.problems() == []
-    assert lines == ["plugin object:Slow: hook register_model still runs after 0.01 s"]
-
-
 # -- platforms ----------------------------------------------------------------------------------
 
 
@@ -547,68 +481,6 @@ def test_enter_takes_an_identity(make_host: Any) -> None:
     with host.enter("object:Models"):
         host.registry("model").register("LateForCausalLM", "late:Model")
     assert host.registry("model").get("LateForCausalLM").owner == "object:Models"
-
-
-# -- the host of the process ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_current(builtins: Any) -> Iterator[None]:
-    yield
-    with contextlib.suppress(HostError):
-        current().close()
-
-
-@pytest.mark.usefixtures("no_current")
-def test_equal_settings_give_the_first_host_and_others_are_refused_by_name() -> None:
-    with pytest.raises(HostError, match="call bootstrap first"):
-        current()
-    host = bootstrap(["front", "engine"], PluginSettings(deny=()))
-    assert current() is host
-    assert bootstrap({"engine", "front"}, PluginSettings()) is host
-    with pytest.raises(SettingsDifferError, match=r"roles .*'engine'.* and \['front'\]"):
-        bootstrap(["front"], PluginSettings())
-    with pytest.raises(SettingsDifferError, match=r"platform None and 'npu'"):
-        bootstrap(["front", "engine"], PluginSettings(platform="npu"))
-    with pytest.raises(SettingsDifferError, match="plugin objects"):
-        bootstrap(["front", "engine"], PluginSettings(), objects=[Models()])
-    host.close()
-    with pytest.raises(HostError):
-        current()
-    assert bootstrap(["front"], PluginSettings()) is not host
-
-
-@pytest.mark.usefixtures("no_current")
-def test_a_bootstrap_that_fails_leaves_no_host() -> None:
-    with pytest.raises(RequiredPluginError):
-        bootstrap(
-            ["front", "engine", "worker"],
-            PluginSettings(require=("Partly",)),
-            objects=[Partly()],
-        )
-    with pytest.raises(HostError):
-        current()
-
-
-@pytest.mark.usefixtures("no_current")
-def test_with_a_configuration_the_process_is_told_at_once() -> None:
-    told = []
-
-    class Told:
-        @hookimpl
-        def process_started(self, roles: Any, config: Any) -> None:
-            told.append((sorted(roles), config))
-
-    bootstrap(["worker", "engine"], PluginSettings(), objects=[Told()], config="the config")
-    assert told == [(["engine", "worker"], "the config")]
-
-
-def test_a_registry_of_another_role_is_refused_by_name(make_host: Any) -> None:
-    host = make_host(roles=["front"])
-    with pytest.raises(UnknownNameError, match=r"'executor' is filled in engine; .* is front"):
-        host.registry("executor")
-    with pytest.raises(UnknownNameError, match="did you mean model_loader"):
-        host.registry("model_loder")
 
 
 # -- inspection -----------------------------------------------------------------------------------
