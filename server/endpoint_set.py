@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,7 +22,7 @@ from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, Plugin
 from hookserve.hookspecs.context import enter
 
 from .engine_client import EngineClient
-from .errors import ApiError
+from .errors import ApiError, ReplyCutShort
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -250,17 +251,17 @@ class OwnedRoute(BaseRoute):
         try:
             with enter(self.claim.plugin):
                 await self.route.handle(scope, receive, noted_send)
-        except (HTTPException, ApiError, EngineDeadError):
+        except (HTTPException, ApiError, EngineDeadError, ClientDisconnect):
             raise
         except (Exception, SystemExit) as error:
-            if is_started:
-                raise
             logger.exception(
                 "plugin %s: endpoint %s failed at %s",
                 self.claim.owner,
                 self.claim.name,
                 scope["path"],
             )
+            if is_started:
+                raise ReplyCutShort from None
             raise ApiError(
                 500,
                 f"the plugin {self.claim.owner} failed with {type(error).__name__}",

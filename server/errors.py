@@ -76,6 +76,11 @@ class ApiError(Exception):
         )
 
 
+class ReplyCutShort(Exception):
+    """Raised after the log has the cause, for the HTTP server to drop the connection: a reply had
+    begun that cannot be completed."""
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the client's fault, at the field ``param``."""
     return ApiError(400, message, param=param, code=code)

@@ -10,9 +10,10 @@ import logging
 import re
 import uuid
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import internal_error
+from .errors import ReplyCutShort, internal_error
 from .health import Health
 
 logger = logging.getLogger("hookserve.server.request")
@@ -53,6 +54,10 @@ class RequestGuard:
             return
         try:
             await self._app(scope, receive, send_with_id)
+        except ReplyCutShort:
+            raise
+        except ClientDisconnect:
+            return  # in the middle of its own request: there is nobody to answer
         except Exception:
             logger.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
             if is_started:
@@ -68,10 +73,6 @@ class RequestGuard:
         if problem is None or (path in OBSERVERS and problem.code != "loading"):
             return None
         return problem.error().response()
-
-
-class ReplyCutShort(Exception):
-    """Tells the HTTP server to drop the connection; the cause is in the log already."""
 
 
 def _request_id(scope: Scope) -> str:

@@ -154,7 +154,8 @@ class HttpServer(uvicorn.Server):
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
-                log_level="error",
+                # What fails is told by the application itself, with its request or its plugin.
+                log_level="critical",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

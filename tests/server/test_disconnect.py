@@ -68,6 +68,29 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
+def test_a_client_that_leaves_while_it_asks_is_no_error(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with serve_script(endless) as served:
+            client = Client({"prompt": "a"})
+            client.hangs_up.set()
+
+            async def half() -> dict[str, Any]:
+                if client.hangs_up.is_set():
+                    client.hangs_up.clear()
+                    return {"type": "http.request", "body": b'{"pro', "more_body": True}
+                return {"type": "http.disconnect"}
+
+            client.receive = half  # type: ignore[method-assign]
+            await asyncio.wait_for(client.request(served.runtime.app), 5)
+            assert client.sent == []
+            assert served.engine.requests == []
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_aborts_its_request(serve_script: Any, stream: bool) -> None:
     async def run() -> None:

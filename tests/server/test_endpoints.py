@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
 from hookserve.hookspecs.host import Host
 from hookserve.server import endpoint_set
 from hookserve.server.endpoint_set import EndpointSet
+from hookserve.server.errors import ReplyCutShort
 from scripted_engine import say
 
 
@@ -118,6 +120,27 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
 
     asyncio.run(run())
     assert any("object:Plugin" in record.getMessage() for record in caplog.records)
+
+
+def test_a_plugins_reply_that_breaks_off_names_the_plugin(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Breaking(Routes):
+        async def answer(self, request: Request) -> Response:
+            async def pieces() -> AsyncIterator[bytes]:
+                yield b"a"
+                raise ZeroDivisionError
+
+            return StreamingResponse(pieces())
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Breaking("/x"))]) as served:
+            with pytest.raises(ReplyCutShort):
+                await served.http.get("/x")
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "object:Plugin" in line
 
 
 def test_a_route_that_cannot_compare_paths_harms_no_other(
