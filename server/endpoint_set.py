@@ -171,7 +171,7 @@ def _arrange(served: Iterable[Served]) -> list[BaseRoute]:
     """
     all_served = list(served)
     taken: dict[_Key, str] = {}
-    added: list[BaseRoute] = []
+    added: list[OwnedRoute] = []
     for each in all_served:
         if each.is_builtin:
             continue
@@ -183,7 +183,28 @@ def _arrange(served: Iterable[Served]) -> list[BaseRoute]:
     for each in all_served:
         if each.is_builtin:
             core += [route for route in each.routes if not _is_replaced(route, taken)]
+    for route in added:
+        _warn_if_hidden(route, core)
     return [*core, *added]
+
+
+def _warn_if_hidden(added: OwnedRoute, core: Iterable[BaseRoute]) -> None:
+    if not isinstance(added.route, Route):
+        return
+    for key in _keys(added.route):
+        for route in core:
+            if (
+                isinstance(route, Route)
+                and key.method in (route.methods or ())
+                and route.path_regex.match(key.path)
+            ):
+                logger.warning(
+                    "%s %s of %s is never reached: the built-in route %s comes first",
+                    key.method,
+                    key.path,
+                    added.claim.owner,
+                    route.path,
+                )
 
 
 def _take(taken: dict[_Key, str], key: _Key, owner: str) -> None:

@@ -97,6 +97,20 @@ def test_another_method_or_a_catch_all_hides_no_core_route(
     asyncio.run(run())
 
 
+def test_a_route_that_a_built_in_one_hides_is_told(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        plugins = [Plugin(Routes("/v1/models/special")), OtherPlugin(Routes("/v2/models"), "two")]
+        async with serve_script(say("ab"), plugins=plugins) as served:
+            assert (await served.http.get("/v1/models/special")).status_code == 404
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "never reached" in r.getMessage()]
+    assert "GET /v1/models/special of object:Plugin" in line
+    assert "/v1/models/{model:path}" in line
+
+
 def test_two_plugins_on_one_path_are_a_conflict() -> None:
     plugins = [Plugin(Routes("/x"), "one"), OtherPlugin(Routes("/x"), "two")]
     host = Host(["front"], PluginSettings(allow=()), plugins)
