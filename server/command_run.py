@@ -7,8 +7,11 @@ configuration, says in a few lines what will run, and hands over to ``serve``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
+import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hookserve.engine.errors import HookserveError, UsageError
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM before there is a server to stop. As an interrupt it passes the guards around
+    plugins, and ends a download under way."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,16 +82,34 @@ def run(found: argparse.Namespace) -> int:
     settings.engine_args.log_color = use_color(settings)
     start_logging(settings)
     try:
-        if settings.server.dry_run:
-            from .dry_run import dry_run
+        with _sigterm_interrupts():
+            if settings.server.dry_run:
+                from .dry_run import dry_run
 
-            return dry_run(settings)
-        return serve_model(settings)
+                return dry_run(settings)
+            return serve_model(settings)
+    except Terminated:
+        return EXIT_TERMINATED
     except (HookserveError, HostError):
         logger.debug("the start failed", exc_info=True)
         raise
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """``serve`` has its own handler while it runs. Without one the first process of a container
+    would not see the signal at all."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def serve_model(settings: Settings) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +125,27 @@ def test_what_serving_answers_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(command_run, "serve_model", lambda settings: 70)
     monkeypatch.setattr(command_run, "start_logging", lambda settings: None)
     assert main(["run"]) == 70
+
+
+def test_sigterm_before_there_is_a_server_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed: list[bool] = []
+
+    def load(settings: Settings) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 0
+        finally:
+            closed.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(command_run, "serve_model", load)
+    monkeypatch.setattr(command_run, "start_logging", lambda settings: None)
+    assert main(["run"]) == 143
+    assert closed == [True]
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
