@@ -37,13 +37,15 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without what would change a server's settings.
 
     The cache folder stays: tests share the fetched model with the operator's own. A search path
-    is put before the one of this process, which may be what brings the code under test."""
+    is put before the one of this process, which may be what brings the code under test. Threads
+    that wait for one another do so without spinning for long: tests share their machine, and
+    spinning there makes every step wait for a slice of the scheduler's time."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("HOOKSERVE_", "VLLM_", "TOY_")) or name == "HOOKSERVE_CACHE"
     }
-    merged = {**kept, **(extra or {})}
+    merged = {"GOMP_SPINCOUNT": "1000", **kept, **(extra or {})}
     paths = [(extra or {}).get("PYTHONPATH"), kept.get("PYTHONPATH")]
     if any(paths):
         merged["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
