@@ -10,6 +10,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
+import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -120,7 +121,11 @@ def check_num_prompts(num_prompts: int) -> None:
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol that also bounds size and duration of the headers."""
+    """uvicorn's HTTP/1.1 protocol that also bounds size and duration of the headers.
+
+    A request that offers another protocol (``Upgrade``; some clients do with each) is answered as
+    if it did not: there is none to change to.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -136,11 +141,44 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._header_timer is None:
                 self._header_timer = self.loop.call_later(HEADER_DEADLINE_S, self._refuse, 408)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(400)
         if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(431)
 
+    def _feed(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+            else:
+                return
+            if not self._ignores_upgrade():
+                return  # CONNECT: it has been answered, and what follows is not HTTP
+            head = self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(head)
+
+    def _ignores_upgrade(self) -> bool:
+        """Whether the parser takes what follows the headers for another protocol, though it is the
+        request's body."""
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        head = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)
+        fields = [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
+        return head + b"".join(fields) + b"\r\n"
+
     def on_headers_complete(self) -> None:
+        if self._ignores_upgrade():
+            return
         size = len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers)
         self._end_headers()
         if size > MAX_HEADER_BYTES:
@@ -153,7 +191,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._is_refused:
+        if self._is_refused or self._ignores_upgrade():
             return
         super().on_message_complete()
         self._in_headers = True
@@ -169,13 +207,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._header_timer.cancel()
             self._header_timer = None
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400)
-
     def _refuse(self, status: int) -> None:
         """Answer in the envelope without a request to answer, and close."""
-        self._is_refused = True
-        if self.transport is None or self.transport.is_closing():
+        was_refused, self._is_refused = self._is_refused, True
+        if was_refused or self.transport is None or self.transport.is_closing():
             return
         message = {
             400: "this is not a valid HTTP/1.1 request",

@@ -480,7 +480,41 @@ def test_headers_are_bounded_and_garbage_is_told(serve_front: Any) -> None:
             reply = await exchange(port, b"\x16\x03\x01 garbage\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 400 ")
             assert b'{"error":' in reply
+            reply = await exchange(port, b"GET / HTTP/1.1\r\nx\r\n: " + b"y" * 70_000)
+            assert reply.count(b'{"error":') == 1
             assert (await front.http.get("/readyz")).status_code == 200
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(front.task, 10)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(serve_front: Any) -> None:
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    post = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n\r\n%s"
+    last = b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    data = post % (offer, len(body), body) * 2 + last
+
+    async def replies(port: int, pieces: list[bytes]) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        reply = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return reply
+
+    async def run() -> None:
+        async with serve_front() as front:
+            await front.until_ready()
+            port = front.http.base_url.port
+            in_sevens = [data[i : i + 7] for i in range(0, len(data), 7)]
+            for pieces in ([data], in_sevens):
+                reply = await replies(port, pieces)
+                assert reply.count(b"HTTP/1.1 200 ") == 3, reply
+                assert reply.count(b'"text_completion"') == 2
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(front.task, 10)
 
