@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from step_runner import load_model, make_vllm_config
 from torch import nn
 
 from hookserve.engine.errors import ConfigError, ModelFileError, UnknownArchitectureError
@@ -24,6 +23,7 @@ from hookserve.hookspecs import ModelEntry, Named, bootstrap, hookimpl
 from hookserve.hookspecs.errors import PluginError, UnknownNameError
 from hookserve.hookspecs.settings import PluginSettings
 from hookserve.plugins_builtin.llama import LlamaForCausalLM
+from step_runner import load_model, make_vllm_config
 
 
 class NotALoader:

@@ -41,7 +41,7 @@ def test_none_drops_a_weight_by_each_kind_of_rule() -> None:
     )
     names = ["r1.w", "x.drop.w", "head.w", "x.inv", "kept.w"]
     assert mapper.apply_list(names) == ["kept.w"]
-    assert mapper.apply_dict({name: 1 for name in names}) == {"kept.w": 1}
+    assert mapper.apply_dict(dict.fromkeys(names, 1)) == {"kept.w": 1}
 
 
 def test_a_stacked_weight_carries_its_place() -> None:
