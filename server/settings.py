@@ -242,7 +242,7 @@ def resolve_settings(
                 values[spec.name] = layer[spec.name]
                 key = {"file": path, "environment": spec.env, "flag": spec.flag}[kind]
                 origins[spec.name] = Origin(kind, str(key))
-    if values["cache_dir"] is None:
+    if not values["cache_dir"]:
         base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         values["cache_dir"] = os.path.join(base, "hookserve")
     return Settings(

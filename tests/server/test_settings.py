@@ -59,6 +59,7 @@ def test_nothing_given_is_every_default() -> None:
     [
         ({"HOOKSERVE_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
         ({"XDG_CACHE_HOME": "/b"}, "/b/hookserve"),
+        ({"HOOKSERVE_CACHE": "", "XDG_CACHE_HOME": "/b"}, "/b/hookserve"),
     ],
 )
 def test_the_cache_folder(environ: dict[str, str], expected: str) -> None:
