@@ -63,7 +63,7 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
     """
     from hookserve.hookspecs import HostError, PluginError
     from hookserve.hookspecs.errors import describe_error
-    from hookserve.hookspecs.notify_loop import CAUGHT
+    from hookserve.hookspecs.notify_loop import caught
 
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     try:
@@ -71,7 +71,7 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
             platform.check_and_update_config(tree)
     except (HookserveError, HostError):
         raise
-    except CAUGHT as error:
+    except caught() as error:
         message = f"check_and_update_config raised {describe_error(error)}"
         raise PluginError(owner, "run", message) from error
     return fold_changes(config, tree, owner)

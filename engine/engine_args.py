@@ -492,12 +492,12 @@ def _as_plugin(host: Host, owner: str) -> Iterator[None]:
     """Run a plugin's code as its own; what it raises is told under its name."""
     from hookserve.hookspecs import HostError, PluginError
     from hookserve.hookspecs.errors import describe_error
-    from hookserve.hookspecs.notify_loop import CAUGHT
+    from hookserve.hookspecs.notify_loop import caught
 
     try:
         with host.enter(owner):
             yield
     except (HookserveError, HostError):
         raise
-    except CAUGHT as error:
+    except caught() as error:
         raise PluginError(owner, "run", describe_error(error)) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from hookserve.hookspecs import PluginError, current
 from hookserve.hookspecs.errors import describe_error
-from hookserve.hookspecs.notify_loop import CAUGHT
+from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.targets import import_target
 
 from .errors import ConfigError
@@ -78,7 +78,7 @@ class UniProcExecutor(Executor):
         with current().enter(platform.plugin):
             try:
                 worker_cls = import_target(path)
-            except CAUGHT as error:
+            except caught() as error:
                 message = f"worker class {path} raised {describe_error(error)}"
                 raise PluginError(platform.owner, "import", message) from error
             self.worker = worker_cls(self.vllm_config)

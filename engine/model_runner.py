@@ -16,7 +16,7 @@ import torch
 
 from hookserve.hookspecs import HostError, current
 from hookserve.hookspecs.errors import describe_error
-from hookserve.hookspecs.notify_loop import CAUGHT
+from hookserve.hookspecs.notify_loop import caught
 from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
@@ -97,7 +97,7 @@ class ModelRunner:
                 )
         except (HookserveError, HostError):
             raise
-        except CAUGHT as error:
+        except caught() as error:
             by = (
                 f" by loader '{loader.name}' of plugin {loader.owner}" if loader is not None else ""
             )
@@ -234,7 +234,7 @@ class ModelRunner:
                 if len(inputs.sampled_rows) < len(hidden):
                     hidden = hidden[inputs.last_token_indices]
                 logits: torch.Tensor = self.model.compute_logits(hidden)
-        except CAUGHT as error:
+        except caught() as error:
             raise ModelError(self._blame("failed in a step", error)) from error
         if logits is None or logits.shape[0] != len(inputs.sampled_rows):
             got = None if logits is None else tuple(logits.shape)

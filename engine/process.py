@@ -24,7 +24,7 @@ import msgspec
 
 from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.errors import HostError, describe_error
-from hookserve.hookspecs.notify_loop import CAUGHT
+from hookserve.hookspecs.notify_loop import caught
 
 from .channel import Channel, ChannelClosed, ChannelError
 from .codec import Message
@@ -75,7 +75,7 @@ class EngineProcess:
             return self._serve()
         except ChannelClosed:
             raise
-        except CAUGHT as error:  # a plugin's sys.exit must not end the engine without a word
+        except caught() as error:  # a plugin's sys.exit must not end the engine without a word
             return self._fail(error)
 
     def _serve(self) -> int:
@@ -176,7 +176,7 @@ class EngineProcess:
             self.channel.send(RpcResult(message.call_id, result))
         except ChannelClosed:
             raise
-        except CAUGHT as error:
+        except caught() as error:
             # The caller asked for something that failed; the engine itself is unharmed.
             logger.warning("collective_rpc %r failed", message.method, exc_info=error)
             text = f"{message.method}: {describe_error(error)}"

@@ -1,9 +1,9 @@
 """How the host calls hooks: collect, first, pipeline, notify, each implementation in its guard.
 
 pluggy's own calls drop the owner and stop all at the first exception; these know whose code runs,
-catch what it raises (``Exception`` and ``SystemExit``; ``KeyboardInterrupt`` and cancellation
-pass) and apply the hook's failure policy. Built once after bootstrap. What a plugin's failure
-leads to is the host's, through ``Refuse``.
+catch what it raises (``KeyboardInterrupt`` and cancellation pass) and apply the hook's failure
+policy. Built once after bootstrap. What a plugin's failure leads to is the host's, through
+``Refuse``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any, NamedTuple
 
 from .context import PluginContext, enter
 from .errors import PluginError, describe_error
 from .markers import HookInfo
-from .notify_loop import CAUGHT, SAMPLE_MASK, compile_loop
+from .notify_loop import SAMPLE_MASK, caught, compile_loop
 from .plugin import Implementation, Plugin
 from .plugin_thread import Outcome, PluginThread
 from .types import RequestRecord, Role
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 OBSERVE_FAILURES = 5
 OBSERVE_WINDOW_S = 60.0
 FRONT_BUDGET_S = 5.0
+MAX_DECLARATIONS = 10_000
+"""Of one hook of one plugin; more is a generator without an end."""
 
 Refuse = Callable[[Plugin, HookInfo, str, BaseException], None]
 """``(plugin, hook, stage, error)``: puts the plugin out, or raises if the start must stop."""
@@ -183,8 +186,10 @@ class Collect(Hook):
                 with enter(guard.plugin):
                     value = guard.call(*args)
                     if inspect.isgenerator(value):  # its body is the plugin's code too
-                        value = list(value)
-            except CAUGHT as error:
+                        value = list(islice(value, MAX_DECLARATIONS + 1))
+                        if len(value) > MAX_DECLARATIONS:
+                            raise ValueError(f"yielded more than {MAX_DECLARATIONS} declarations")
+            except caught() as error:
                 self.failed(guard, error, "register")
             else:
                 answers.append(Owned(guard.plugin, value))
@@ -202,7 +207,7 @@ class First(Hook):
                     value = guard.call(*args)
                     if inspect.isawaitable(value):
                         value = await _within(value, FRONT_BUDGET_S)
-            except CAUGHT as error:
+            except caught() as error:
                 self.failed(guard, error)
             else:
                 if value is not None:
@@ -218,7 +223,7 @@ class Pipeline(Hook):
             try:
                 with enter(guard.plugin):
                     changed = guard.call(value, *rest)
-            except CAUGHT as error:
+            except caught() as error:
                 self.failed(guard, error)
             else:
                 value = value if changed is None else changed
@@ -232,7 +237,7 @@ class Pipeline(Hook):
                     changed = guard.call(value, *rest)
                     if inspect.isawaitable(changed):
                         changed = await _within(changed, FRONT_BUDGET_S)
-            except CAUGHT as error:
+            except caught() as error:
                 self.failed(guard, error)
             else:
                 value = value if changed is None else changed
@@ -285,7 +290,7 @@ class Notify(Hook):
                         result = (await asyncio.wrap_future(guard.call_in_thread(args))).unwrap()
                     if inspect.isawaitable(result):
                         await result
-        except CAUGHT as error:
+        except caught() as error:
             self.failed(guard, _too_long(FRONT_BUDGET_S) if budget.expired() else error)
         elapsed_s = time.perf_counter() - started
         if not self.count & SAMPLE_MASK:
@@ -300,7 +305,7 @@ class Notify(Hook):
             call = guard.call_in_thread(args)
             try:
                 self.check(call.result(budget_s).unwrap())
-            except CAUGHT as error:
+            except caught() as error:
                 self.failed(guard, error if call.done() else _too_long(budget_s))
 
     def slow(self, guard: Guard, elapsed_s: float) -> None:

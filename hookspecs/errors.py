@@ -62,7 +62,7 @@ def describe_error(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error).strip().splitlines()
-    except Exception as broken:  # a plugin's exception may fail at telling what it is
+    except BaseException as broken:  # a plugin's exception may fail at telling what it is
         return f"{name} (its text cannot be had: {type(broken).__name__})"
     return f"{name}: {text[0]}" if text else name
 

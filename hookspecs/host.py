@@ -36,7 +36,7 @@ from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
 from .markers import HookInfo
-from .notify_loop import CAUGHT
+from .notify_loop import caught
 from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin
@@ -213,7 +213,7 @@ class Host:
             # Iterating over an answer, or showing it, may run the plugin's code.
             with enter(owned.owner):
                 return claims_of(owned.owner, info, owned.value, self.roles)
-        except CAUGHT as error:
+        except caught() as error:
             self._refuse(owned.owner, info, "register", error)
             return []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from .checks import RefusedError, Specs, implementations, unmarked_hooks
 from .context import enter
 from .errors import PluginError, describe_error
-from .notify_loop import CAUGHT
+from .notify_loop import caught
 from .plugin import Plugin
 
 _HEAVY = "torch"
@@ -43,7 +43,7 @@ def load_plugin(
                 if found not in instances:
                     instances[found] = found()
                 found = instances[found]
-    except CAUGHT as error:
+    except caught() as error:
         raise PluginError(plugin.identity, "import", describe_error(error)) from error
     finally:
         plugin.load_ms = (time.perf_counter() - started) * 1e3
@@ -63,7 +63,7 @@ def load_plugin(
         plugin.implementations = implementations(found, specs)
     except RefusedError as error:
         raise PluginError(plugin.identity, "register", str(error)) from error
-    except CAUGHT as error:  # its own __dir__ or __getattr__, a signature that cannot be read
+    except caught() as error:  # its own __dir__ or __getattr__, a signature that cannot be read
         message = f"its hooks cannot be read: {describe_error(error)}"
         raise PluginError(plugin.identity, "register", message) from error
     plugin.instance = found

@@ -7,6 +7,7 @@ generated once, when the set of implementations changes, as ``dataclasses`` does
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,20 @@ from .context import RUNNING
 if TYPE_CHECKING:
     from .calls import Guard, Notify
 
-CAUGHT = (Exception, SystemExit)
-"""What a guard catches; ``KeyboardInterrupt`` and cancellation pass."""
+
+def caught() -> tuple[type[BaseException], ...]:
+    """What a guard catches of the exception that is being handled, for its ``except`` clause.
+
+    Only ``KeyboardInterrupt``, cancellation and the end of a generator pass: they are the
+    program's. A class right under ``BaseException`` is caught, because panics of compiled
+    libraries are such classes.
+    """
+    error = sys.exc_info()[1]
+    asyncio = sys.modules.get("asyncio")  # whoever cancels has imported it
+    cancelled = (asyncio.CancelledError,) if asyncio else ()
+    passes = isinstance(error, (KeyboardInterrupt, GeneratorExit, *cancelled))
+    return () if passes else (BaseException,)
+
 
 SAMPLE_MASK = 15
 """One call in 16 is timed."""
@@ -39,7 +52,7 @@ _EACH = """\
             result = call{n}({arguments})
             if result is not None:
                 check(result)
-        except CAUGHT as error:
+        except caught() as error:
             failed(guard{n}, error)
 """
 _CLOCK = """\
@@ -75,7 +88,7 @@ def compile_loop(
         "clock": perf_counter,
         "enter": RUNNING.set,
         "leave": RUNNING.reset,
-        "CAUGHT": CAUGHT,
+        "caught": caught,
     }
     for n, guard in enumerate(guards):
         each = _EACH.format(n=n, arguments=names)

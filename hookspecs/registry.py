@@ -22,7 +22,7 @@ from .errors import (
     did_you_mean,
     nearest,
 )
-from .notify_loop import CAUGHT
+from .notify_loop import caught
 from .plugin import Plugin
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ class Registry:
         try:
             with enter(None if claim is None else claim.plugin):
                 found = targets.import_target(target)
-        except CAUGHT as error:
+        except caught() as error:
             raise PluginError(
                 identity,
                 "import",

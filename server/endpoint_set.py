@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from hookserve.engine.errors import EngineDeadError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.notify_loop import caught
 
 from .engine_client import EngineClient
 from .errors import ApiError, ReplyCutShort
@@ -93,7 +94,7 @@ class EndpointSet:
             with self._host.enter(served.claim.plugin):
                 async with asyncio.timeout(INIT_BUDGET_S) as budget:
                     await served.instance.init_state(client, state, settings)
-        except (Exception, SystemExit) as error:
+        except caught() as error:
             if client.errored:
                 raise client.dead_error from error
             if budget.expired():
@@ -119,7 +120,7 @@ class EndpointSet:
                 with self._host.enter(served.claim.plugin):
                     async with asyncio.timeout(SHUTDOWN_BUDGET_S):
                         await stop()
-            except (Exception, SystemExit) as error:
+            except caught() as error:
                 logger.warning(
                     "plugin %s: shutdown of endpoint %s: %s",
                     served.claim.owner,
@@ -149,7 +150,7 @@ def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
     except PluginError as error:
         _deny(host, claim, error.stage, error.message)
         return None
-    except (Exception, SystemExit) as error:
+    except caught() as error:
         _deny(host, claim, "run", f"endpoint {claim.name}: {_describe(error)}")
         return None
     return Served(claim, instance, routes)
@@ -246,7 +247,7 @@ class OwnedRoute(BaseRoute):
         try:
             with enter(self.claim.plugin):
                 return self.route.matches(scope)
-        except Exception as error:
+        except caught() as error:
             if not self._is_reported:
                 self._is_reported = True
                 logger.warning(
@@ -274,7 +275,7 @@ class OwnedRoute(BaseRoute):
                 await self.route.handle(scope, receive, noted_send)
         except (HTTPException, ApiError, EngineDeadError, ClientDisconnect):
             raise
-        except (Exception, SystemExit) as error:
+        except caught() as error:
             logger.exception(
                 "plugin %s: endpoint %s failed at %s",
                 self.claim.owner,

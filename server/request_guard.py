@@ -13,6 +13,8 @@ import uuid
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hookserve.hookspecs.notify_loop import caught
+
 from .errors import ReplyCutShort, internal_error
 from .health import Health
 
@@ -58,7 +60,7 @@ class RequestGuard:
             raise
         except ClientDisconnect:
             return  # in the middle of its own request: there is nobody to answer
-        except Exception:
+        except caught():
             logger.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
             if is_started:
                 raise ReplyCutShort from None

@@ -17,6 +17,7 @@ from hookserve.engine.stats import IterationStats
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
 
 from .metrics import render
@@ -52,7 +53,7 @@ class GuardedLogger:
                 function = getattr(self.instance, method, None)
                 if function is not None or not optional:
                     getattr(self.instance, method)(*args)
-        except (Exception, SystemExit) as error:
+        except caught() as error:
             self._failed(f"{method}()", error)
 
     def metrics_text(self, taken: set[str]) -> bytes:
@@ -66,7 +67,7 @@ class GuardedLogger:
                 if not hasattr(registry, "collect"):
                     return b""
                 text, hidden = render(registry, taken)
-        except (Exception, SystemExit) as error:
+        except caught() as error:
             self._failed("its metrics", error)
             return b""
         for name in hidden:
@@ -129,7 +130,7 @@ class StatLoggers:
                     instance = target(vllm_config, 0)
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
-            except (Exception, SystemExit) as error:
+            except caught() as error:
                 failure = f"stat logger {claim.name}: {type(error).__name__}: {error}"
                 host.deny(Denied(claim.owner, "front", "run", failure))
             else:

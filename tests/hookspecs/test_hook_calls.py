@@ -38,6 +38,14 @@ def leave(value: Any) -> Any:
     sys.exit(3)
 
 
+class Panic(BaseException):
+    """As compiled libraries raise them: no ``Exception``, and no way for the program to end."""
+
+
+def panic(value: Any) -> Any:
+    raise Panic("index out of bounds")
+
+
 def interrupt(value: Any) -> Any:
     raise KeyboardInterrupt
 
@@ -67,13 +75,19 @@ def test_collect_keeps_owners_and_goes_on_past_failures() -> None:
         yield value
         raise ValueError("late")
 
+    def endless(value: Any) -> Iterator[Any]:
+        while True:
+            yield value
+
     hook = make(
         Collect,
         fail,
         one,
         leave,
+        panic,
         many,
         broken_later,
+        endless,
         refuse=lambda plugin, info, stage, error: refused.append((plugin.name, stage, error)),
         failure="refuse",
     )
@@ -83,7 +97,9 @@ def test_collect_keeps_owners_and_goes_on_past_failures() -> None:
     assert [(name, stage, type(error)) for name, stage, error in refused] == [
         ("fail", "register", ValueError),
         ("leave", "register", SystemExit),
+        ("panic", "register", Panic),
         ("broken_later", "register", ValueError),
+        ("endless", "register", ValueError),
     ]
 
 
@@ -166,7 +182,7 @@ def test_a_failing_pipeline_names_the_plugin() -> None:
 # -- notify and the guards ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("caught", [fail, leave])
+@pytest.mark.parametrize("caught", [fail, leave, panic])
 def test_one_failing_observer_harms_no_other(caught: Callable[..., Any]) -> None:
     told: list[Any] = []
     hook = make(Notify, caught, told.append, failure="observe")

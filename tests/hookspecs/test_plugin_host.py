@@ -211,6 +211,11 @@ def test_an_answer_that_fails_when_it_is_read_is_its_plugins_failure(
     [
         ("raise ValueError('cannot')", "ValueError: cannot"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("class Panic(BaseException): pass\nraise Panic('bounds')", "Panic: bounds"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise SystemExit\nraise Mute",
+            "Mute (its text cannot be had: SystemExit)",
+        ),
         ("import no_such_module_here", "ModuleNotFoundError"),
         ("class Plugin:\n    def __init__(self): raise OSError('gone')", "OSError: gone"),
     ],
@@ -218,7 +223,7 @@ def test_an_answer_that_fails_when_it_is_read_is_its_plugins_failure(
 def test_a_plugin_that_fails_at_import_is_out_and_others_are_in(
     source: str, error: str, site: Path, make_host: Any
 ) -> None:
-    target = "host_bad:Plugin" if "class" in source else "host_bad"
+    target = "host_bad:Plugin" if "class Plugin" in source else "host_bad"
     install_plugin(site, "bad-dist", {"host_bad": source}, entries={"bad": target})
     host = make_host(Models())
     (report,) = [report for report in host.describe() if report.name == "bad"]

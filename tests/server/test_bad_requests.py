@@ -282,13 +282,21 @@ def test_a_body_beyond_the_limit_is_a_413_also_without_a_length(serve_script: An
     asyncio.run(run())
 
 
+class Panic(BaseException):
+    """As compiled libraries raise them."""
+
+
+@pytest.mark.parametrize("kind", [KeyError, Panic, SystemExit])
 def test_an_unexpected_exception_is_a_500_logged_once_with_the_id(
-    serve_script: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    serve_script: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
 ) -> None:
     from hookserve.server.serving import Serving
 
     def broken(self: Any, requested: Any) -> str:
-        raise KeyError("/nowhere/secret")
+        raise kind("/nowhere/secret")
 
     async def run() -> Any:
         monkeypatch.setattr(Serving, "model_name", broken)
