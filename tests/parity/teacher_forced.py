@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -71,30 +71,23 @@ def ours(folder: str, dtype: str, host: Host) -> Logits:
     return logits
 
 
-def compare(
-    sequences: list[list[int]], reference: Logits, *others: Logits
-) -> Iterator[tuple[torch.Tensor, ...]]:
-    for tokens in sequences:
-        yield reference(tokens), *(other(tokens) for other in others)
-
-
 def main(f32_folder: str, bf16_folder: str, sequences: list[list[int]]) -> dict[str, float]:
     host = bootstrap(["front", "engine", "worker"], PluginSettings(no_plugins=True))
     exact = theirs(f32_folder, torch.float32)
-    difference = max(
-        float((want - have).abs().max())
-        for want, have in compare(sequences, exact, ours(f32_folder, "float32", host))
-    )
+    ours_f32 = ours(f32_folder, "float32", host)
+    ours_bf16 = ours(bf16_folder, "bfloat16", host)
+    theirs_bf16 = theirs(bf16_folder, torch.bfloat16)
     positions = missed = missed_theirs = 0
-    widest = 0.0
-    both = ours(bf16_folder, "bfloat16", host), theirs(bf16_folder, torch.bfloat16)
-    for want, mine, other in compare(sequences, exact, *both):
+    difference = widest = 0.0
+    for tokens in sequences:
+        want = exact(tokens)
+        difference = max(difference, float((want - ours_f32(tokens)).abs().max()))
         best = want.topk(2)
         right = best.indices[:, 0]
-        wrong = mine.argmax(-1) != right
+        wrong = ours_bf16(tokens).argmax(-1) != right
         positions += len(right)
         missed += int(wrong.sum())
-        missed_theirs += int((other.argmax(-1) != right).sum())
+        missed_theirs += int((theirs_bf16(tokens).argmax(-1) != right).sum())
         gaps = (best.values[:, 0] - best.values[:, 1])[wrong]
         widest = max(widest, float(gaps.max()) if len(gaps) else 0.0)
     return {
