@@ -366,7 +366,7 @@ def test_the_unknown_architecture_names_what_could_have_had_it(site: Path, tmp_p
 def hello(source_root: Path, tmp_path: Path) -> Iterator[Path]:
     """The plugin of the README, as the README prints it."""
     readme = (source_root / "README.md").read_text()
-    (block,) = re.findall(r"```python\n# hello\.py\n(.*?)```", readme, re.DOTALL)
+    (block,) = re.findall(r"`hello\.py`:\n\n```python\n(.*?)```", readme, re.DOTALL)
     assert len(block.strip().splitlines()) <= 12
     file = tmp_path / "hello.py"
     file.write_text(block)

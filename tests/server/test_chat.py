@@ -120,6 +120,15 @@ def test_later_turns_carry_the_earlier_ones(typed: Callable[..., None]) -> None:
     ]
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: a run that was started in the background inherits SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_stops_the_answer_and_keeps_what_was_said(
     typed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +153,7 @@ def test_an_interrupt_stops_the_answer_and_keeps_what_was_said(
     assert screen.getvalue().count("partial") == 1
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_of_a_single_turn_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(monkeypatch)
     release = threading.Event()
