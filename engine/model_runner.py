@@ -229,18 +229,29 @@ class ModelRunner:
         try:
             with set_forward_context(context):
                 hidden = self.model(input_ids=inputs.input_ids, positions=inputs.positions)
+                if len(hidden) != len(inputs.input_ids):
+                    raise ValueError(
+                        f"forward gave {len(hidden)} rows for {len(inputs.input_ids)} tokens"
+                    )
                 if not len(inputs.sampled_rows):
                     return None
                 if len(inputs.sampled_rows) < len(hidden):
                     hidden = hidden[inputs.last_token_indices]
                 logits: torch.Tensor = self.model.compute_logits(hidden)
+                self._check_logits(logits, len(inputs.sampled_rows))
         except caught() as error:
             raise ModelError(self._blame("failed in a step", error)) from error
-        if logits is None or logits.shape[0] != len(inputs.sampled_rows):
-            got = None if logits is None else tuple(logits.shape)
-            wrong = ValueError(f"compute_logits gave {got} for {len(inputs.sampled_rows)} rows")
-            raise ModelError(self._blame("failed in a step", wrong))
         return logits
+
+    def _check_logits(self, logits: Any, num_rows: int) -> None:
+        is_tensor = isinstance(logits, torch.Tensor)
+        shape = tuple(logits.shape) if is_tensor else ()
+        vocab_size = self.vllm_config.model_config.vocab_size
+        if len(shape) != 2 or shape[0] != num_rows or not 0 < shape[1] <= vocab_size:
+            got = shape if is_tensor else type(logits).__name__
+            raise ValueError(f"compute_logits gave {got}, expected ({num_rows}, {vocab_size})")
+        if logits.device.type != self.device.type:
+            raise ValueError(f"compute_logits gave logits on {logits.device}, not {self.device}")
 
     def _sample(self, inputs: StepInputs, logits: torch.Tensor | None) -> ModelRunnerOutput:
         output = ModelRunnerOutput(inputs.req_ids, [[] for _ in inputs.req_ids])

@@ -296,3 +296,31 @@ def test_workers_methods_are_called_by_name_and_private_ones_are_refused(make_co
     assert core.collective_rpc("check_health", [], {}) == [True]
     with pytest.raises(AttributeError, match="_private"):
         core.collective_rpc("_private", [], {})
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "told"),
+    [
+        ("forward", lambda made: made[:1], "forward gave 1 rows for 3 tokens"),
+        ("forward", lambda made: None, "TypeError"),
+        ("compute_logits", lambda made: None, "gave NoneType, expected (1, 97)"),
+        ("compute_logits", lambda made: made.tolist(), "gave list, expected (1, 97)"),
+        ("compute_logits", lambda made: made[0], "gave (97,), expected (1, 97)"),
+        ("compute_logits", lambda made: made.repeat(2, 1), "gave (2, 97), expected (1, 97)"),
+        ("compute_logits", lambda made: made.repeat(1, 2), "gave (1, 194), expected (1, 97)"),
+        ("compute_logits", lambda made: made[:, :0], "gave (1, 0), expected (1, 97)"),
+        ("compute_logits", lambda made: made.to("meta"), "gave logits on meta, not cpu"),
+    ],
+)
+def test_what_a_model_must_not_give_is_told_as_the_models(
+    make_core, monkeypatch, method, change, told
+):
+    from hookserve.engine.model_runner import ModelError
+
+    core = make_core()
+    right = getattr(FakeModel, method)
+    monkeypatch.setattr(FakeModel, method, lambda *args, **named: change(right(*args, **named)))
+    core.add_request(make_request("a", [90, 2, 3]))
+    with pytest.raises(ModelError, match=r"^model FakeModel failed in a step: ") as caught:
+        core.step()
+    assert told in str(caught.value)
