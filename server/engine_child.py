@@ -18,6 +18,8 @@ from typing import Any
 from hookserve.engine.channel import AsyncChannel, ChannelClosed
 from hookserve.engine.codec import Message
 
+from .settings import engine_environment
+
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "hookserve.engine.process")
 LAST_WORDS_S = 0.05
 """After the process ended, how long its last messages may take to be read."""
@@ -58,6 +60,7 @@ class EngineChild:
                     [*command, "--fd", str(theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
+                    env=engine_environment(),
                 )
             except BaseException:
                 ours.close()
