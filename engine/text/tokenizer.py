@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Backend
 
 from hookserve.engine.errors import ModelFileError
 from hookserve.engine.gguf import GGUFFile
+from hookserve.hookspecs.notify_loop import caught
 
 from .gguf_vocab import build_tokenizer
 
@@ -130,17 +131,23 @@ def load_tokenizer(path: str) -> Tokenizer:
         ModelFileError: what is missing, damaged or not supported.
     """
     if os.path.isdir(path):
-        return _load_folder(path)
-    if path.endswith(".gguf"):
+        tokenizer = _load_folder(path)
+    elif path.endswith(".gguf"):
         file = GGUFFile.open(path)
         backend, special_tokens = build_tokenizer(file)
-        return Tokenizer(
+        tokenizer = Tokenizer(
             backend,
             origin=path,
             special_tokens=special_tokens,
             chat_templates=_gguf_templates(file),
         )
-    raise ModelFileError(f"{path}: expected a folder with tokenizer.json, or a .gguf file")
+    else:
+        raise ModelFileError(f"{path}: expected a folder with tokenizer.json, or a .gguf file")
+    try:
+        tokenizer.encode("a b")
+    except caught() as error:  # its parts do not fit together; the library finds that in use only
+        raise ModelFileError(f"{path}: the tokenizer cannot encode a text: {error}") from error
+    return tokenizer
 
 
 def _gguf_templates(file: GGUFFile) -> dict[str, str]:

@@ -196,6 +196,27 @@ def test_a_damaged_folder(folder: Path, name: str, content: str | None, match: s
     assert str(folder) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "gone"}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "gone", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
+    ],
+)
+def test_a_vocabulary_whose_parts_do_not_fit_together(folder: Path, changes: Any) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ModelFileError, match="the tokenizer cannot encode a text"):
+        load_tokenizer(str(folder))
+
+
 def test_a_path_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="expected a folder"):
         load_tokenizer(str(tmp_path / "tokenizer.model"))
