@@ -7,9 +7,10 @@ look like on the wire is the server's.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +20,15 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
+from .template_growth import (
+    GROWING_FILTERS,
+    GROWING_METHODS,
+    counted_items,
+    formatted_chars,
+    grown_chars,
+)
 from .tokenizer import DEFAULT_TEMPLATE, TOOL_TEMPLATE, Tokenizer
 
 MAX_OUTPUT_CHARS = 32 << 20
@@ -45,6 +54,7 @@ RESERVED_NAMES = frozenset(
 
 _BUDGET = "_render_budget"
 _TICK_FILTER = "_counted"
+_SIZE_FILTER = "_measured"
 
 
 class ChatTemplateError(ValueError):
@@ -178,7 +188,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     Every ``for`` loop and every call checks the budget: what else a template can do is finite.
     """
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -188,6 +198,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = _tojson
         self.filters[_TICK_FILTER] = _counted
+        self.filters[_SIZE_FILTER] = _measured_text
+        self.filters["join"] = _join_filter(self.filters["join"])
+        for name in GROWING_FILTERS:
+            self.filters[name] = _measured(name, self.filters[name])
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
@@ -197,7 +211,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             loop.iter = jinja2.nodes.Filter(
                 loop.iter, _TICK_FILTER, [], [], None, None, lineno=loop.lineno
             ).set_environment(self)
-        return tree
+        return _MeasureConcat(self).visit(tree)  # type: ignore[no-any-return]
 
     def call(
         __self,  # jinja2's own spelling: it passes the template's own arguments by keyword
@@ -207,6 +221,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         **kwargs: Any,
     ) -> Any:
         __context[_BUDGET].check()
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps str.format
+        text, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(text, str) and name in GROWING_METHODS:
+            _refuse_growth(name, grown_chars(name, text, [*args, *kwargs.values()]))
+        elif isinstance(text, str) and name == "join" and args:
+            args = (_measured_items(args[0], text), *args[1:])
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(
@@ -214,7 +234,65 @@ class _Environment(ImmutableSandboxedEnvironment):
     ) -> Any:
         if operator == "**" or _repeated_chars(left, right) > MAX_REPEATED_CHARS:
             raise ChatTemplateError(f"the chat template uses {operator!r} beyond its limit")
+        if operator == "+" and isinstance(left, str | list) and isinstance(right, str | list):
+            _refuse_growth(operator, len(left) + len(right))
+        elif operator == "%" and isinstance(left, str):
+            values = right.values() if isinstance(right, Mapping) else right
+            values = values if isinstance(values, Iterable) else [values]
+            _refuse_growth(operator, formatted_chars(left, [right, *values]))
         return super().call_binop(context, operator, left, right)
+
+
+class _MeasureConcat(NodeTransformer):
+    """Puts the result of each ``~`` through the filter that measures it."""
+
+    def __init__(self, environment: jinja2.Environment) -> None:
+        self._environment = environment
+
+    def visit_Concat(self, node: jinja2.nodes.Concat) -> jinja2.nodes.Node:
+        self.generic_visit(node)
+        return jinja2.nodes.Filter(
+            node, _SIZE_FILTER, [], [], None, None, lineno=node.lineno
+        ).set_environment(self._environment)
+
+
+def _refuse_growth(name: str, num_chars: int) -> None:
+    if num_chars > MAX_OUTPUT_CHARS:
+        raise ChatTemplateError(f"the chat template uses {name!r} beyond its limit")
+
+
+def _measured_text(text: str) -> str:
+    _refuse_growth("~", len(text))
+    return text
+
+
+def _measured(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, measured before it runs."""
+
+    @functools.wraps(original)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        at = 1 if hasattr(original, "jinja_pass_arg") else 0
+        text = args[at] if isinstance(args[at], str) else str(args[at])
+        _refuse_growth(name, grown_chars(name, text, [*args[at + 1 :], *kwargs.values()]))
+        return original(*args, **kwargs)
+
+    return measured
+
+
+def _join_filter(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def join(context: Any, value: Any, d: str = "", attribute: Any = None) -> Any:
+        return original(context, _measured_items(value, d, attribute), d, attribute)
+
+    return join
+
+
+def _measured_items(items: Any, separator: Any, attribute: Any = None) -> list[Any]:
+    kept = []
+    for item, num_chars in counted_items(items, attribute):
+        kept.append(item)
+        _refuse_growth("join", num_chars + len(kept) * len(str(separator)))
+    return kept
 
 
 def _repeated_chars(left: Any, right: Any) -> int:

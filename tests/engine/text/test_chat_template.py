@@ -258,6 +258,54 @@ def test_repetition_is_limited(source: str) -> None:
     assert re.fullmatch(r"the chat template uses '\*+' beyond its limit", complaint(source))
 
 
+GROWTH_BY_CONCAT = (
+    "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = ns.x OP ns.x %}"
+    "{% endfor %}{{ ns.x }}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a'.center(9999999999) }}",
+        "{{ 'a'.ljust(width) }}",
+        "{{ '\t'.expandtabs(9999999999) }}",
+        "{{ ('a' * 99999).replace('a', 'b' * 99999) }}",
+        "{{ ' '.join(['a' * 99999] * 99999) }}",
+        "{{ ('a' * 99999).join(['b'] * 99999) }}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ '{:>{w}}'.format(1, w=9999999999) }}",
+        "{{ 'a' | center(9999999999) }}",
+        "{{ 'a' | indent(9999999999, true) }}",
+        "{{ ('a' * 99999) | replace('a', 'b' * 99999) }}",
+        "{{ (['a' * 99999] * 99999) | map('upper') | join }}",
+        "{{ ([{'x': 'a' * 99999}] * 99999) | join(attribute='x') }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+        GROWTH_BY_CONCAT.replace("OP", "~"),
+        GROWTH_BY_CONCAT.replace("OP", "+"),
+    ],
+)
+def test_no_operation_makes_much_of_little(source: str) -> None:
+    source = source.replace("width", "9999999999")
+    assert re.fullmatch(r"the chat template uses '\S+' beyond its limit", complaint(source))
+
+
+def test_operations_that_could_grow_do_what_they_do() -> None:
+    source = (
+        "{{ 'a'.center(3) }}|{{ 'x-y'.replace('-', '+') }}|{{ ', '.join(['a', 'b']) }}|"
+        "{{ '{}={:>3}'.format('n', 7) }}|{{ 'b' | center(3) }}|{{ 'c\nd' | indent(1) }}|"
+        "{{ 'x' | replace('x', 'yy') }}|{{ [1, 'z'] | join('-') }}|"
+        "{{ [{'k': 'v'}, {'k': 'w'}] | join(',', attribute='k') }}|{{ '%s!' | format('e') }}|"
+        "{{ '%s-%d' % ('f', 3) }}|{{ '%(q)s' % {'q': 'g'} }}|{{ 1 ~ 'h' }}|{{ 'i' + 'j' }}|"
+        "{{ 7 % 4 }}|{{ [1] + [2] }}|{{ 5 | replace('5', '6') }}"
+    )
+    assert ChatTemplate(source, {}, "the file").render([]) == (
+        " a |x+y|a, b|n=  7| b |c\n d|yy|1-z|v,w|e!|f-3|g|1h|ij|3|[1, 2]|6"
+    )
+
+
 def test_a_recursion_without_end() -> None:
     source = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
     assert complaint(source) == "the chat template recurses without end"
