@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import RunningServer, run_command
+from harness import RunningServer, run_command, wait_until
 from plugin_folder import install_plugin
 from tiny_llama import write_tiny_llama
 
@@ -377,4 +377,5 @@ def test_the_readmes_plugin_acts(hello: Path, tiny_llama: Path, running_server: 
     server = running_server([str(tiny_llama), "--plugin", "./hello.py"], cwd=hello.parent)
     assert server.get("/hello").text.startswith("hello from ")
     server.post("/v1/completions", PROMPT)
-    assert "hello: 6 tokens" in server.stdout + server.stderr
+    # The hook runs beside the reply, not before it.
+    wait_until(lambda: "hello: 6 tokens" in server.stderr, 10, "the plugin's line in the log")
