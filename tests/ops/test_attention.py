@@ -120,15 +120,15 @@ def test_many_decodes_of_very_different_lengths_equal_the_definition(dtype: torc
     torch.testing.assert_close(got, want, rtol=0, atol=atol)
 
 
-def needs_products(layer: Attention) -> None:
-    if not layer.by_matmul:
-        pytest.skip("this machine does not compute attention by products")
+def use_products(layer: Attention) -> None:
+    """Whatever this machine would choose: the values are right everywhere, only slower on some."""
+    layer.by_matmul = True
 
 
 def test_the_way_by_products_equals_the_fused_one() -> None:
     fast, layers = make_layer(torch.bfloat16)
     plain, _ = make_layer(torch.bfloat16)
-    needs_products(fast)
+    use_products(fast)
     plain.by_matmul = False
     one = Sequence(300, list(range(1, 76)), torch.bfloat16, 1)  # more rows than a chunk has
     two = Sequence(290, list(range(80, 153)), torch.bfloat16, 2)
@@ -143,7 +143,7 @@ def test_the_way_by_products_equals_the_fused_one() -> None:
 
 def test_large_scores_are_not_rounded_to_steps() -> None:
     layer, layers = make_layer(torch.bfloat16)
-    needs_products(layer)
+    use_products(layer)
     one, two = (
         Sequence(40, list(range(start, start + 10)), torch.bfloat16, start) for start in (1, 20)
     )
