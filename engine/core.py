@@ -15,7 +15,7 @@ from hookserve.hookspecs import Host
 
 from .executor import Executor
 from .kv_cache_size import choose_num_blocks
-from .messages import AddRequest, Ready, RequestOutput, StepOutputs
+from .messages import AddRequest, EngineCoreOutput, Ready, StepOutputs
 from .request import Request
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler
@@ -64,7 +64,7 @@ class EngineCore:
         self.host = host
         self.clock = StepClock()
         self.num_steps = 0
-        self._refusals: list[RequestOutput] = []
+        self._refusals: list[EngineCoreOutput] = []
         self._changed = False
         started = time.monotonic()
         self.executor = self._make_executor()
@@ -118,7 +118,7 @@ class EngineCore:
             arrival_time=time.time(),
         )
         self.add_request(request)
-        outputs: list[RequestOutput] = []
+        outputs: list[EngineCoreOutput] = []
         while self.has_work():
             outputs += self.step().outputs
         if outputs and outputs[-1].error is not None:
@@ -151,7 +151,7 @@ class EngineCore:
         try:
             request = Request(message, time.monotonic())
         except OverflowError:
-            refusal: RequestOutput | None = RequestOutput(
+            refusal: EngineCoreOutput | None = EngineCoreOutput(
                 message.request_id,
                 finish_reason="error",
                 error="The prompt has a token id that is outside of the vocabulary.",
@@ -200,7 +200,7 @@ class EngineCore:
         """What must be said without a step: refusals, and gauges that fell by aborts."""
         return self._report([]) if self._changed else None
 
-    def _report(self, outputs: list[RequestOutput]) -> StepOutputs:
+    def _report(self, outputs: list[EngineCoreOutput]) -> StepOutputs:
         refusals, self._refusals = self._refusals, []
         self._changed = False
         budget = self.scheduler.max_num_batched_tokens

@@ -36,6 +36,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     arrival_time: float
     """Wall clock of the front, seconds."""
     cache_salt: str | None = None
+    """Requests share cached prefixes only with requests of the same salt."""
+    priority: int = 0
+    """Lower is sooner, where the scheduling policy is ``"priority"``."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -93,7 +96,18 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     model_info: dict[str, Any] = {}
 
 
-class RequestOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """One position: the log-softmax of the model's own logits, before anything changed them."""
+
+    token_ids: list[int]
+    """The token itself, then the best ones, best first; the token may be among those again."""
+    logprobs: list[float]
+    """Parallel to ``token_ids``."""
+    rank: int
+    """Of the token itself; 1 is the best."""
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What one step did for one request."""
 
     request_id: str
@@ -109,6 +123,10 @@ class RequestOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     queued_s: float | None = None
     """From arrival in the engine to first schedule; sent with the first token."""
     num_preemptions: int = 0
+    logprobs: list[TokenLogprobs] | None = None
+    """Parallel to ``new_token_ids``, where the request asked for them."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One for each prompt token, ``None`` for the first; sent once, with the first token."""
 
 
 class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -131,7 +149,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
     """One a step: tokens, statistics, and the counter by which a stall is seen."""
 
     step: int
-    outputs: list[RequestOutput]
+    outputs: list[EngineCoreOutput]
     scheduler_stats: SchedulerStats
     next_step_estimate_s: float
     """How long the engine expects its next step to take."""

@@ -18,7 +18,7 @@ from itertools import islice
 
 from .errors import ConfigError
 from .kv_cache import KVCacheManager
-from .messages import RequestOutput, SchedulerStats
+from .messages import EngineCoreOutput, SchedulerStats
 from .output import find_stop
 from .request import Request, RequestStatus
 from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
@@ -83,11 +83,11 @@ class Scheduler:
 
     # -- requests come and go -------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> RequestOutput | None:
+    def add_request(self, request: Request) -> EngineCoreOutput | None:
         """Queue the request, or return at once the refusal of one that can never run."""
         refusal = self._refusal(request)
         if refusal is not None:
-            return RequestOutput(request.request_id, finish_reason="error", error=refusal)
+            return EngineCoreOutput(request.request_id, finish_reason="error", error=refusal)
         self.requests[request.request_id] = request
         self.waiting.append(request)
         return None
@@ -309,7 +309,7 @@ class Scheduler:
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> list[RequestOutput]:
+    ) -> list[EngineCoreOutput]:
         """Take in the sampled tokens, and end the requests for which they were the last."""
         outputs = []
         errors = model_runner_output.errors
@@ -322,13 +322,13 @@ class Scheduler:
             if request_id in errors:
                 self._end(request, "error")
                 outputs.append(
-                    RequestOutput(request_id, finish_reason="error", error=errors[request_id])
+                    EngineCoreOutput(request_id, finish_reason="error", error=errors[request_id])
                 )
             elif token_ids:
                 outputs.append(self._take_tokens(request, token_ids))
         return outputs
 
-    def _take_tokens(self, request: Request, token_ids: list[int]) -> RequestOutput:
+    def _take_tokens(self, request: Request, token_ids: list[int]) -> EngineCoreOutput:
         """Append tokens up to the one that ends the request."""
         is_first = request.num_output_tokens == 0
         stop = None
@@ -341,7 +341,7 @@ class Scheduler:
                 self._end(request, stop.finish_reason)
                 break
         self.counts.generation_tokens += len(taken)
-        return RequestOutput(
+        return EngineCoreOutput(
             request.request_id,
             taken,
             finish_reason=stop.finish_reason if stop else None,

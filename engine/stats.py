@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from .messages import RequestOutput, StepOutputs
+from .messages import EngineCoreOutput, StepOutputs
 
 
 @dataclass
@@ -172,7 +172,7 @@ class FrontStats:
 
     @staticmethod
     def _count_tokens(
-        state: RequestStateStats, output: RequestOutput, stats: IterationStats, now: float
+        state: RequestStateStats, output: EngineCoreOutput, stats: IterationStats, now: float
     ) -> None:
         count = len(output.new_token_ids)
         stats.num_generation_tokens += count

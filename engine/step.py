@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .messages import TokenLogprobs
 from .sampling_params import SamplingParams
 
 
@@ -60,5 +61,9 @@ class ModelRunnerOutput:
     req_ids: list[str] = field(default_factory=list)
     sampled_token_ids: list[list[int]] = field(default_factory=list)
     """Parallel to ``req_ids``; empty while a prompt is not computed to its end."""
+    logprobs: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
+    """By request that asked for them, parallel to its sampled tokens."""
+    prompt_logprobs: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
+    """By request that asked for them, in the step that completes its prompt."""
     errors: dict[str, str] = field(default_factory=dict)
     """Requests that failed alone, with one sentence for the client."""

@@ -23,10 +23,10 @@ from hookserve.engine.messages import (
     CollectiveRpc,
     Describe,
     Described,
+    EngineCoreOutput,
     Failed,
     Finish,
     Ready,
-    RequestOutput,
     RpcResult,
     SchedulerStats,
     Shutdown,
@@ -140,7 +140,7 @@ class EngineClient:
 
     async def generate(
         self, prompt_token_ids: list[int], params: SamplingParams, request_id: str
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncIterator[EngineCoreOutput]:
         """Yield what each step did for the request until it is finished.
 
         ``request_id`` is the caller's name for it: it may be used by several requests at once,
@@ -170,7 +170,7 @@ class EngineClient:
                 live = self._in_flight.get(engine_id)
                 self.abort_now([engine_id])
                 if live is not None:
-                    aborted = RequestOutput(engine_id, finish_reason="abort")
+                    aborted = EngineCoreOutput(engine_id, finish_reason="abort")
                     live.sink.put(live.prompt_index, aborted)
 
     async def collective_rpc(

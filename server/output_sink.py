@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from hookserve.engine.messages import RequestOutput
+from hookserve.engine.messages import EngineCoreOutput
 
 MAX_PENDING_OUTPUTS = 1024
 """Outputs a prompt; a reader that is further behind gets later ones joined into the last."""
@@ -21,11 +21,11 @@ class OutputSink:
 
     def __init__(self) -> None:
         self._ready: deque[int] = deque()
-        self._outputs: dict[int, deque[RequestOutput]] = {}
+        self._outputs: dict[int, deque[EngineCoreOutput]] = {}
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, index: int, output: RequestOutput) -> None:
+    def put(self, index: int, output: EngineCoreOutput) -> None:
         pending = self._outputs.get(index)
         if pending is None:
             pending = self._outputs[index] = deque()
@@ -42,7 +42,7 @@ class OutputSink:
             self._error = error
             self._wake()
 
-    async def get(self) -> tuple[int, RequestOutput]:
+    async def get(self) -> tuple[int, EngineCoreOutput]:
         """The next output and the index of its prompt.
 
         Raises:
@@ -64,10 +64,10 @@ class OutputSink:
             self._waiter.set_result(None)
 
 
-def join(first: RequestOutput, second: RequestOutput) -> RequestOutput:
+def join(first: EngineCoreOutput, second: EngineCoreOutput) -> EngineCoreOutput:
     """Both outputs as one; the list of ``first`` is extended in place."""
     first.new_token_ids.extend(second.new_token_ids)
-    return RequestOutput(
+    return EngineCoreOutput(
         request_id=first.request_id,
         new_token_ids=first.new_token_ids,
         finish_reason=second.finish_reason,

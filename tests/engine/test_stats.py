@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hookserve.engine.messages import RequestOutput, SchedulerStats, StepOutputs
+from hookserve.engine.messages import EngineCoreOutput, SchedulerStats, StepOutputs
 from hookserve.engine.stats import FrontStats, PromptTokenStats
 
 
-def step(*outputs: RequestOutput, preempted: int = 0) -> StepOutputs:
+def step(*outputs: EngineCoreOutput, preempted: int = 0) -> StepOutputs:
     return StepOutputs(1, list(outputs), SchedulerStats(num_preempted_reqs=preempted), 0.1)
 
 
@@ -21,7 +21,7 @@ def stats():
 
 def test_a_request_from_first_token_to_last(stats):
     first = stats.observe(
-        step(RequestOutput("a", [5], num_cached_tokens=4, queued_s=0.5), preempted=2), now=102.0
+        step(EngineCoreOutput("a", [5], num_cached_tokens=4, queued_s=0.5), preempted=2), now=102.0
     )
     assert first.time_to_first_tokens_iter == [2.0]
     assert first.inter_token_latencies_iter == []
@@ -29,11 +29,11 @@ def test_a_request_from_first_token_to_last(stats):
     assert (first.prompt_token_stats.computed, first.prompt_token_stats.cached_tokens) == (6, 4)
     assert first.num_prompt_tokens == 10
     assert first.num_preempted_reqs == 2
-    second = stats.observe(step(RequestOutput("a", [6])), now=102.25)
+    second = stats.observe(step(EngineCoreOutput("a", [6])), now=102.25)
     assert second.inter_token_latencies_iter == [0.25]
     assert second.num_prompt_tokens == 0
     last = stats.observe(
-        step(RequestOutput("a", [7], finish_reason="length", num_preemptions=1)), now=103.0
+        step(EngineCoreOutput("a", [7], finish_reason="length", num_preemptions=1)), now=103.0
     )
     (finished,) = last.finished_requests
     assert finished.finish_reason == "length"
@@ -52,11 +52,11 @@ def test_a_request_from_first_token_to_last(stats):
 
 
 def test_an_end_in_front_is_reported_once_with_the_tokens_that_count(stats):
-    stats.observe(step(RequestOutput("a", [1])), now=101.0)
+    stats.observe(step(EngineCoreOutput("a", [1])), now=101.0)
     assert stats.finish("a", "stop", num_generation_tokens=1, now=102.0).e2e_latency == 2.0
     assert stats.finish("a", "abort") is None
     # The engine had computed one more before it heard of the stop.
-    after = stats.observe(step(RequestOutput("a", [2], finish_reason="length")), now=103.0)
+    after = stats.observe(step(EngineCoreOutput("a", [2], finish_reason="length")), now=103.0)
     assert after.num_generation_tokens == 0
     assert [f.num_generation_tokens for f in after.finished_requests] == [1]
     assert after.finished_requests[0].finish_reason == "stop"
@@ -75,14 +75,14 @@ def test_a_request_that_ends_before_its_first_token(stats):
 
 def test_a_refusal_is_a_finish_without_tokens(stats):
     seen = stats.observe(
-        step(RequestOutput("a", finish_reason="error", error="It can never fit.")), now=100.5
+        step(EngineCoreOutput("a", finish_reason="error", error="It can never fit.")), now=100.5
     )
     assert seen.num_generation_tokens == 0
     assert [f.finish_reason for f in seen.finished_requests] == ["error"]
 
 
 def test_outputs_of_strangers_count_nowhere(stats):
-    seen = stats.observe(step(RequestOutput("b", [1, 2], finish_reason="stop")), now=101.0)
+    seen = stats.observe(step(EngineCoreOutput("b", [1, 2], finish_reason="stop")), now=101.0)
     assert seen.num_generation_tokens == 0
     assert seen.finished_requests == []
     assert len(stats) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine.messages import AddRequest, RequestOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from scripted_engine import say
 
 PATH = "/v1/chat/completions"
@@ -180,10 +180,10 @@ def test_max_completion_tokens_wins_over_max_tokens(serve_script: Any) -> None:
 
 
 def test_a_hidden_end_token_is_in_the_ids_and_not_in_the_text(serve_script: Any) -> None:
-    def script(request: AddRequest) -> list[RequestOutput]:
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
         return [
-            RequestOutput(request.request_id, [97]),
-            RequestOutput(request.request_id, [256], "stop"),
+            EngineCoreOutput(request.request_id, [97]),
+            EngineCoreOutput(request.request_id, [256], "stop"),
         ]
 
     async def run() -> None:

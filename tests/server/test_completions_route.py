@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine.messages import AddRequest, RequestOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from scripted_engine import say
 
 
@@ -21,7 +21,7 @@ def events_of(text: str) -> list[Any]:
     return [each if each == "[DONE]" else json.loads(each) for each in data]
 
 
-def upper(request: AddRequest) -> list[RequestOutput]:
+def upper(request: AddRequest) -> list[EngineCoreOutput]:
     """Answers each prompt with its own upper case, so that a mix-up shows."""
     return say(bytes(request.prompt_token_ids).decode().upper())(request)
 
@@ -155,10 +155,10 @@ def test_a_stop_in_text_finishes_and_counts_nothing_after_it(serve_script: Any) 
 
 
 def test_cached_tokens_are_in_usage(serve_script: Any) -> None:
-    def script(request: AddRequest) -> list[RequestOutput]:
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
         return [
-            RequestOutput(request.request_id, [97], num_cached_tokens=2),
-            RequestOutput(request.request_id, [98], "length"),
+            EngineCoreOutput(request.request_id, [97], num_cached_tokens=2),
+            EngineCoreOutput(request.request_id, [98], "length"),
         ]
 
     async def run() -> None:
@@ -272,10 +272,10 @@ def test_requests_with_one_id_get_their_own_answers(serve_script: Any) -> None:
 
 
 def test_an_error_of_the_engine_ends_a_stream_without_done(serve_script: Any) -> None:
-    def script(request: AddRequest) -> list[RequestOutput]:
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
         return [
-            RequestOutput(request.request_id, [97]),
-            RequestOutput(request.request_id, [], "error", error="the logits are not numbers"),
+            EngineCoreOutput(request.request_id, [97]),
+            EngineCoreOutput(request.request_id, [], "error", error="the logits are not numbers"),
         ]
 
     async def run() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine.messages import AddRequest, RequestOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.hookspecs import RequestRecord, hookimpl
 
 
@@ -23,8 +23,8 @@ class Observer:
         self.records.append(record)
 
 
-def endless(request: AddRequest) -> list[RequestOutput]:
-    return [RequestOutput(request.request_id, [97])] * 100_000
+def endless(request: AddRequest) -> list[EngineCoreOutput]:
+    return [EngineCoreOutput(request.request_id, [97])] * 100_000
 
 
 class Client:
@@ -140,7 +140,7 @@ def test_a_slow_reader_loses_nothing_and_is_bounded() -> None:
         count = MAX_PENDING_OUTPUTS + 500
         for token in range(count):
             last = token == count - 1
-            sink.put(0, RequestOutput("r", [token], "length" if last else None))
+            sink.put(0, EngineCoreOutput("r", [token], "length" if last else None))
         tokens: list[int] = []
         num_outputs = 0
         while True:
@@ -162,9 +162,9 @@ def test_a_slow_reader_loses_nothing_and_is_bounded() -> None:
 def test_a_request_that_ends_is_reported_once(
     serve_script: Any, body: dict[str, Any], reason: str, num_tokens: int
 ) -> None:
-    def script(request: AddRequest) -> list[RequestOutput]:
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
         name = request.request_id
-        return [RequestOutput(name, [97]), RequestOutput(name, [98], "length")]
+        return [EngineCoreOutput(name, [97]), EngineCoreOutput(name, [98], "length")]
 
     async def run() -> None:
         observer = Observer()

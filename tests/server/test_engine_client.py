@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookserve.engine.errors import EngineDeadError
-from hookserve.engine.messages import AddRequest, RequestOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.engine.sampling_params import SamplingParams
 from scripted_engine import say
 
@@ -73,8 +73,8 @@ def test_generate_yields_the_steps_and_leaving_it_aborts(serve_script: Any) -> N
 
 
 def test_abort_ends_every_request_of_that_name(serve_script: Any) -> None:
-    def endless(request: AddRequest) -> list[RequestOutput]:
-        return [RequestOutput(request.request_id, [97])] * 10_000
+    def endless(request: AddRequest) -> list[EngineCoreOutput]:
+        return [EngineCoreOutput(request.request_id, [97])] * 10_000
 
     async def run() -> None:
         async with serve_script(endless) as served:

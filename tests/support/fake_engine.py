@@ -21,7 +21,7 @@ from hookserve.engine.config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from hookserve.engine.messages import AddRequest, RequestOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.engine.worker import Worker
@@ -197,9 +197,9 @@ class Collected:
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {}
-        self.last: dict[str, RequestOutput] = {}
+        self.last: dict[str, EngineCoreOutput] = {}
 
-    def add(self, outputs: list[RequestOutput]) -> None:
+    def add(self, outputs: list[EngineCoreOutput]) -> None:
         for output in outputs:
             ended = self.last.get(output.request_id)
             assert ended is None or ended.finish_reason is None, f"spoke after its end: {output}"

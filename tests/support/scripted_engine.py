@@ -24,12 +24,12 @@ from hookserve.engine.messages import (
     CollectiveRpc,
     Describe,
     Described,
+    EngineCoreOutput,
     Failed,
     Finish,
     ManifestSent,
     Proceed,
     Ready,
-    RequestOutput,
     RpcResult,
     SchedulerStats,
     Shutdown,
@@ -37,7 +37,7 @@ from hookserve.engine.messages import (
     StepOutputs,
 )
 
-Script = Callable[[AddRequest], list[RequestOutput]]
+Script = Callable[[AddRequest], list[EngineCoreOutput]]
 """What the steps do for a request, in order."""
 
 
@@ -48,10 +48,10 @@ def make_ready(num_gpu_blocks: int = 64, block_size: int = 4) -> Ready:
 def say(text: str, finish_reason: str = "length") -> Script:
     """One step for each byte of the text; the last one ends the request."""
 
-    def script(request: AddRequest) -> list[RequestOutput]:
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
         tokens = list(text.encode())
         return [
-            RequestOutput(
+            EngineCoreOutput(
                 request.request_id,
                 [token],
                 finish_reason if at == len(tokens) - 1 else None,
@@ -79,7 +79,7 @@ class ScriptedEngine:
         self.gate.set()
         self.step_estimate_s = 0.01
         self._channel = AsyncChannel(sock)
-        self._plans: dict[str, list[RequestOutput]] = {}
+        self._plans: dict[str, list[EngineCoreOutput]] = {}
         self._work = asyncio.Event()
         self._num_steps = 0
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._step())]
@@ -198,7 +198,7 @@ def loop(channel: Channel) -> int:
             return 0
         if isinstance(message, Abort):
             endless = [name for name in endless if name not in message.request_ids]
-        outputs = [RequestOutput(name, [65]) for name in endless]
+        outputs = [EngineCoreOutput(name, [65]) for name in endless]
         if isinstance(message, AddRequest):
             name = message.request_id
             if message.prompt_token_ids == [8]:
@@ -206,7 +206,7 @@ def loop(channel: Channel) -> int:
             if message.prompt_token_ids == [9]:
                 endless.append(name)
             else:
-                outputs += [RequestOutput(name, [66]), RequestOutput(name, [67], "length")]
+                outputs += [EngineCoreOutput(name, [66]), EngineCoreOutput(name, [67], "length")]
         if outputs:
             num_steps += 1
             channel.send(StepOutputs(num_steps, outputs, SchedulerStats(), 0.01))
