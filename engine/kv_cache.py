@@ -47,6 +47,10 @@ class BlockPool:
         """The block with these contents, free or held."""
         return self._by_hash.get(block_hash)
 
+    def known_as(self, block_id: int) -> bytes | None:
+        """The digest under which ``find`` answers this block."""
+        return self._hashes[block_id]
+
     def is_free(self, block_id: int) -> bool:
         return self._ref_counts[block_id] == 0
 
@@ -240,5 +244,15 @@ class KVCacheManager:
         self.free(request)
         return [block_id for block_id in block_ids if self.pool.is_free(block_id)]
 
-    def check_integrity(self, requests: Iterable[Request]) -> None:
+    def check_integrity(self, requests: Sequence[Request]) -> None:
+        """Raise ``AssertionError`` unless the blocks agree with the requests that hold them."""
         self.pool.check_integrity([request.block_ids for request in requests])
+        for request in requests:
+            registered = request.num_registered_blocks
+            assert registered * self.block_size <= request.num_computed_tokens, request
+            for block_id, own in zip(
+                request.block_ids[:registered], request.block_hashes, strict=False
+            ):
+                assert self.pool.known_as(block_id) in (None, own), (
+                    f"block {block_id} is known by contents that {request} does not have"
+                )

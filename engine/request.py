@@ -76,8 +76,7 @@ class Request:
         self.num_registered_blocks = 0
         """How many of ``block_ids``, from the first on, the prefix cache knows."""
         self.block_hashes: list[bytes] = []
-        salt = (message.cache_salt or "").encode("utf-8", "surrogatepass")
-        self.prefix_root = hashlib.sha256(b"prefix:" + salt).digest()
+        self.prefix_root = _start_chain(message.cache_salt)
         self.stop_ids = frozenset(message.params.stop_token_ids)
         ignored = message.params.ignore_eos
         self.eos_ids = frozenset(() if ignored else message.params.eos_token_ids)
@@ -116,7 +115,8 @@ class Request:
         """One chained digest for each full block of known tokens; only new blocks are hashed.
 
         A digest covers the salt and every token before and in the block, so equal digests mean
-        equal keys and values.
+        equal keys and values. What is hashed has one reading only: a word that says what it is,
+        then a digest and tokens of fixed length.
         """
         hashes = self.block_hashes
         full = self.num_tokens // block_size
@@ -124,7 +124,7 @@ class Request:
             previous = hashes[-1] if hashes else self.prefix_root
             with memoryview(self.token_ids) as tokens:
                 for index in range(len(hashes), full):
-                    digest = hashlib.sha256(previous)
+                    digest = hashlib.sha256(b"block:" + previous)
                     with tokens[index * block_size : (index + 1) * block_size] as block:
                         digest.update(block)
                     previous = digest.digest()
@@ -136,3 +136,10 @@ class Request:
             f"Request({self.request_id!r}, {self.status.name}, {self.num_computed_tokens} of "
             f"{self.num_tokens} tokens computed, {self.num_prompt_tokens} in the prompt)"
         )
+
+
+def _start_chain(cache_salt: str | None) -> bytes:
+    """What the first block's digest is chained to. No salt is another one than the empty salt."""
+    if cache_salt is None:
+        return hashlib.sha256(b"root").digest()
+    return hashlib.sha256(b"root:" + cache_salt.encode("utf-8", "surrogatepass")).digest()

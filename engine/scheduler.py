@@ -317,7 +317,8 @@ class Scheduler:
             model_runner_output.req_ids, model_runner_output.sampled_token_ids, strict=True
         ):
             request = self.requests.get(request_id)
-            if request is None:
+            # It may have ended meanwhile, and its id may be a new request's, which is not so far.
+            if request is None or request.status is not RequestStatus.RUNNING:
                 continue
             if request_id in errors:
                 self._end(request, "error")

@@ -65,16 +65,36 @@ def test_a_salt_keeps_tenants_apart(manager):
     assert manager.find_prefix(request(prompt, salt="a")) == mine.block_ids[:2]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", [98, 1, 2, 3]), ("ab", [1, 2, 3, 4])),
+        ((None, [1, 2, 3, 4]), ("", [1, 2, 3, 4])),
+        (("a", [1, 2, 3, 4]), ("a\x01\x00\x00\x00", [2, 3, 4, 5])),
+        (("é", [1, 2, 3, 4]), ("e\u0301", [1, 2, 3, 4])),
+        (("\ud800", [1, 2, 3, 4]), ("?", [1, 2, 3, 4])),
+    ],
+)
+def test_a_salt_is_never_taken_for_another_or_for_tokens(one, other):
+    digests = [
+        set(request(prompt * 3, salt=salt).hash_full_blocks(size))
+        for salt, prompt in (one, other)
+        for size in (1, 2, 4)
+    ]
+    assert len(set().union(*digests)) == sum(len(some) for some in digests)
+
+
 def test_a_digest_covers_salt_and_every_token_before():
     made = request([1, 2, 3, 4, 5, 6, 7], salt="s")
-    root = hashlib.sha256(b"prefix:s").digest()
-    first = hashlib.sha256(root + array("i", [1, 2, 3]).tobytes()).digest()
-    second = hashlib.sha256(first + array("i", [4, 5, 6]).tobytes()).digest()
+    def block(previous: bytes, tokens: list[int]) -> bytes:
+        return hashlib.sha256(b"block:" + previous + array("i", tokens).tobytes()).digest()
+
+    first = block(hashlib.sha256(b"root:s").digest(), [1, 2, 3])
+    second = block(first, [4, 5, 6])
     assert made.hash_full_blocks(3) == [first, second]
     made.append_token(8)
     made.append_token(9)
-    third = hashlib.sha256(second + array("i", [7, 8, 9]).tobytes()).digest()
-    assert made.hash_full_blocks(3) == [first, second, third]
+    assert made.hash_full_blocks(3) == [first, second, block(second, [7, 8, 9])]
 
 
 def test_tokens_that_are_not_computed_yet_are_not_shared(manager):
@@ -174,6 +194,9 @@ def test_check_integrity_sees_what_is_wrong(manager):
     manager.check_integrity([held])
     with pytest.raises(AssertionError, match="reference counts"):
         manager.check_integrity([])
+    held.block_hashes[1] = b"another"
+    with pytest.raises(AssertionError, match=f"block {held.block_ids[1]} is known by contents"):
+        manager.check_integrity([held])
     manager.pool._free[held.block_ids[0]] = None
     with pytest.raises(AssertionError, match="free twice or lost"):
         manager.check_integrity([held])

@@ -216,6 +216,21 @@ def test_an_end_from_outside_for_a_request_that_is_gone_is_no_error(make_schedul
     assert scheduler.schedule().finished_req_ids == {"a"}
 
 
+def test_a_token_of_an_ended_request_is_not_given_to_a_new_one_of_its_id(make_scheduler):
+    scheduler = make_scheduler()
+    add(scheduler, "a", 4, max_tokens=9)
+    output = scheduler.schedule()
+    scheduler.finish_requests(["a"], "abort")
+    again = add(scheduler, "a", 6, 40, max_tokens=9)
+    assert scheduler.update_from_output(output, ModelRunnerOutput(["a"], [[5]])) == []
+    assert again.num_output_tokens == 0
+    output = scheduler.schedule()
+    # The workers forget the first one in the step that begins the second.
+    assert output.finished_req_ids == {"a"}
+    assert [new.req_id for new in output.scheduled_new_reqs] == ["a"]
+    compute(scheduler, output)
+
+
 def test_a_second_request_with_the_same_id_is_refused(make_scheduler):
     scheduler = make_scheduler()
     add(scheduler, "a", 4)
