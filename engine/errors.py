@@ -53,3 +53,37 @@ class EngineDeadError(HookserveError):
     """The engine process ended or stalled; every request ends with this."""
 
     exit_code = EX_SOFTWARE
+
+
+class EngineStartError(HookserveError):
+    """The engine process did not come up; ``exit_code`` is the one that it asked for."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class RequestError(HookserveError):
+    """One request that the engine does not take; others are not concerned.
+
+    Attributes:
+        param: the argument or field that is wrong, if it is one.
+        code: a word that a program may test, if there is one.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class InvalidRequestError(RequestError, ValueError):
+    """The caller's fault: asked again, it fails again."""
+
+
+class QueueFullError(RequestError):
+    """Too many requests are unfinished; the same one may be taken later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="queue_full")

@@ -11,14 +11,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 
 from hookserve.engine.engine_args import EngineArgs
-from hookserve.engine.errors import ConfigError, EngineDeadError
+from hookserve.engine.errors import ConfigError, EngineDeadError, RequestError
 from hookserve.hookspecs import HostError, bootstrap, current
 
-from .errors import ApiError, engine_dead, on_api_error, on_http_exception
+from .errors import ApiError, on_api_error, on_engine_failure, on_http_exception
 from .limits import BodyLimits
 from .logging_setup import log_host, log_settings
 from .request_guard import RequestGuard
@@ -51,7 +49,8 @@ def create_app(runtime: ServerRuntime) -> Starlette:
         exception_handlers={
             ApiError: on_api_error,
             HTTPException: on_http_exception,
-            EngineDeadError: _on_engine_dead,
+            EngineDeadError: on_engine_failure,
+            RequestError: on_engine_failure,
         },
     )
     app.router.routes = runtime.endpoints.routes
@@ -61,12 +60,6 @@ def create_app(runtime: ServerRuntime) -> Starlette:
     app.state.engine_client = runtime.client
     app.state.plugins = runtime.host.pm
     return app
-
-
-async def _on_engine_dead(request: Request, error: Exception) -> Response:
-    del request
-    assert isinstance(error, EngineDeadError)
-    return engine_dead(error).response()
 
 
 def build_app(

@@ -17,12 +17,12 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
+from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import EngineDeadError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
 
-from .engine_client import EngineClient
 from .errors import ApiError, ReplyCutShort
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
@@ -273,7 +273,7 @@ class OwnedRoute(BaseRoute):
         try:
             with enter(self.claim.plugin):
                 await self.route.handle(scope, receive, noted_send)
-        except (HTTPException, ApiError, EngineDeadError, ClientDisconnect):
+        except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
             raise
         except caught() as error:
             logger.exception(

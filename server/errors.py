@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hookserve.engine.errors import EngineDeadError
+from hookserve.engine.errors import EngineDeadError, QueueFullError, RequestError
 
 MAX_VALUE_LEN = 200
 """Characters of a client's value that a message repeats."""
@@ -91,9 +91,14 @@ def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
     return ApiError(503, message, code=code, headers={"retry-after": str(retry_after_s)})
 
 
-def engine_dead(error: EngineDeadError) -> ApiError:
-    """503 for a request that an ended engine cannot answer."""
-    return ApiError(503, cut(str(error)), code="engine_dead")
+def engine_failure(error: EngineDeadError | RequestError) -> ApiError:
+    """What the engine's side raised for a request: 503 where it is gone or has too much to do, 400
+    where the request is at fault."""
+    if isinstance(error, EngineDeadError):
+        return ApiError(503, cut(str(error)), code="engine_dead")
+    if isinstance(error, QueueFullError):
+        return unavailable(error.message, error.code or "queue_full")
+    return bad_request(cut(error.message), error.param, error.code)
 
 
 def internal_error(request_id: str) -> ApiError:
@@ -127,6 +132,13 @@ async def on_api_error(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, ApiError)
     return error.response()
+
+
+async def on_engine_failure(request: Request, error: Exception) -> Response:
+    """Exception handler for what the engine's side raises."""
+    del request
+    assert isinstance(error, EngineDeadError | RequestError)
+    return engine_failure(error).response()
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -11,13 +11,13 @@ import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-from hookserve.engine.errors import EngineDeadError
+from hookserve.engine.errors import EngineDeadError, RequestError
+from hookserve.engine.output_sink import OutputSink
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.hookspecs import RequestRecord
 
-from .errors import ApiError, cut, engine_dead
-from .output_sink import OutputSink
+from .errors import ApiError, cut, engine_failure
 from .serving import Serving
 
 _RANK = {None: 0, "stop": 1, "length": 2, "abort": 3, "error": 4}
@@ -76,8 +76,8 @@ class Generation:
                 self._engine_ids.append(engine_id)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
-            if isinstance(error, EngineDeadError):
-                raise engine_dead(error) from None
+            if isinstance(error, EngineDeadError | RequestError):
+                raise engine_failure(error) from None
             raise
         return self
 
@@ -107,8 +107,8 @@ class Generation:
         while num_open:
             try:
                 index, output = await self._sink.get()
-            except EngineDeadError as error:
-                raise engine_dead(error) from None
+            except (EngineDeadError, RequestError) as error:
+                raise engine_failure(error) from None
             if not self._is_open[index]:
                 continue
             if output.finish_reason in ("error", "abort"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from .engine_client import EngineClient
+from hookserve.engine.engine_client import EngineClient
+
 from .errors import ApiError, unavailable
 
 Phase = Literal["loading", "ready", "draining", "dead"]

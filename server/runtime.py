@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 
 from hookserve.engine.config import EngineConfig
+from hookserve.engine.engine_child import ENGINE_COMMAND
+from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.messages import Ready
+from hookserve.engine.supervisor import EngineSupervisor
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host
 
 from .app import create_app
 from .endpoint_set import EndpointSet
-from .engine_child import ENGINE_COMMAND
-from .engine_client import EngineClient
 from .errors import unavailable
 from .health import Health
 from .serving import Serving
 from .settings import ServerSettings
 from .stat_logging import StatLoggers
-from .supervisor import EngineSupervisor
 
 logger = logging.getLogger("hookserve.server.runtime")
 
@@ -62,7 +62,7 @@ class ServerRuntime:
         self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers)
         self.endpoints = EndpointSet.build(host)
         self.supervisor = EngineSupervisor(
-            host, engine_config, self.client, self.health, command=command
+            host, engine_config, self.client, self.health.set_dead, command=command
         )
         self.app: Starlette = create_app(self)
         self._tasks: list[asyncio.Task[None]] = []

@@ -18,12 +18,12 @@ from collections.abc import Generator, Sequence
 import uvicorn
 
 from hookserve.engine.config import EngineConfig
+from hookserve.engine.engine_child import ENGINE_COMMAND
 from hookserve.engine.errors import EX_SOFTWARE
 from hookserve.engine.messages import Ready
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import Host
 
-from .engine_child import ENGINE_COMMAND
 from .limits import LimitedHttpProtocol
 from .listen import BACKLOG, address_of, listen_tcp, listen_unix
 from .runtime import ServerRuntime

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.text.chat_template import (
     ChatTemplate,
@@ -23,7 +24,6 @@ from hookserve.engine.text.chat_template import (
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import Host, RequestRecord
 
-from .engine_client import EngineClient
 from .errors import ApiError, bad_request, cut
 from .health import Health
 from .sampling import ContextLimits, SamplingDefaults

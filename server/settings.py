@@ -1,9 +1,9 @@
 """The server's settings, and where every value of every setting comes from.
 
 Precedence: flag, environment, configuration file, the model's own files (for what the engine
-arguments leave open), default. This is the one file that reads the environment. The text of flags
-is cut into values by ``setting_values``, files are read by ``config_file``, and the command line
-is ``arguments``'.
+arguments leave open), default. No other file of the server reads the environment. The text of
+flags is cut into values by ``setting_values``, files are read by ``config_file``, and the command
+line is ``arguments``'.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.environment import default_cache_dir
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
 from hookserve.hookspecs.settings import PluginSettings
@@ -205,25 +206,6 @@ def _defaults(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct(), name) for name in struct.__struct_fields__}
 
 
-_SPIN_COUNT = "20000"
-# How often an OpenMP thread of libgomp looks for work before it sleeps. Its default keeps two
-# threads on two cores spinning while the front waits for one: 0.9 of the tokens a second at 32
-# streams, measured, and far less where something else runs. At 1000 a single stream loses 0.15.
-
-
-def engine_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of the engine process: this one's, and how long OpenMP threads spin where
-    the operator said nothing about it.
-
-    Args:
-        environ: in place of the process' environment.
-    """
-    environment = dict(os.environ if environ is None else environ)
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
-    return environment
-
-
 def resolve_settings(
     given: Mapping[str, Any],
     environ: Mapping[str, str] | None = None,
@@ -261,9 +243,7 @@ def resolve_settings(
                 values[spec.name] = layer[spec.name]
                 key = {"file": path, "environment": spec.env, "flag": spec.flag}[kind]
                 origins[spec.name] = Origin(kind, str(key))
-    if not values["cache_dir"]:
-        base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        values["cache_dir"] = os.path.join(base, "hookserve")
+    values["cache_dir"] = values["cache_dir"] or default_cache_dir(env)
     return Settings(
         server=ServerSettings(**_of(ServerSettings, values)),
         engine_args=EngineArgs.from_cli_settings(

@@ -133,7 +133,7 @@ def test_a_client_that_leaves_while_it_waits_is_aborted(serve_script: Any) -> No
 
 
 def test_a_slow_reader_loses_nothing_and_is_bounded() -> None:
-    from hookserve.server.output_sink import MAX_PENDING_OUTPUTS, OutputSink
+    from hookserve.engine.output_sink import MAX_PENDING_OUTPUTS, OutputSink
 
     async def run() -> None:
         sink = OutputSink()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookserve.engine.errors import ConfigError, UsageError
-from hookserve.server.settings import all_specs, engine_environment, resolve_settings
+from hookserve.server.settings import all_specs, resolve_settings
 
 
 def write(path: Path, text: str) -> str:
@@ -290,9 +290,3 @@ def test_no_two_settings_share_a_name() -> None:
         [option for spec in all_specs() for option in (spec.flag, *spec.setting.aliases)],
     ):
         assert len(names) == len(set(names))
-
-
-def test_openmp_threads_of_the_engine_spin_as_the_operator_says() -> None:
-    assert engine_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "20000"}
-    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
-        assert engine_environment(said) == said

@@ -18,14 +18,13 @@ import msgspec
 import pytest
 
 import scripted_engine
-from hookserve.engine.errors import EngineDeadError, HookserveError
+from hookserve.engine.errors import EngineDeadError, EngineStartError, HookserveError
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.hookspecs import Host, PluginSettings, RequiredPluginError, bootstrap
 from hookserve.server.listen import ListenError, listen_tcp, listen_unix
 from hookserve.server.runtime import ServerRuntime
 from hookserve.server.serve import serve
 from hookserve.server.settings import ServerSettings, resolve_settings
-from hookserve.server.supervisor import EngineStartError
 
 Command = tuple[str, ...]
 
@@ -130,8 +129,8 @@ def test_a_plugin_that_fails_in_the_engine_is_out_everywhere(make_runtime: Any, 
 def test_what_failed_in_front_is_denied_to_the_engine_from_the_start(
     make_runtime: Any, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from hookserve.engine import supervisor
     from hookserve.hookspecs import Denied
-    from hookserve.server import supervisor
 
     host.deny(Denied("hookserve:builtin:models", "front", "run", "no"))
     sent: list[Any] = []
@@ -226,7 +225,7 @@ async def tokens_of(runtime: ServerRuntime, prompt: list[int]) -> list[int]:
 def test_a_plugin_that_fails_in_init_state_is_out_in_the_engine_too(
     start_with_endpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hookserve.server import supervisor
+    from hookserve.engine import supervisor
 
     sent: list[Any] = []
     make_start = supervisor.Start

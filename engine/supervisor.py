@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from hookserve.engine.channel import ChannelClosed, ChannelError
-from hookserve.engine.config import EngineConfig
-from hookserve.engine.errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, HookserveError
-from hookserve.engine.messages import Failed, ManifestSent, Proceed, Ready, Start
 from hookserve.hookspecs import Denied, Host, Manifest, compare_manifests
 from hookserve.hookspecs.manifest import PluginEntry
 
+from .channel import ChannelClosed, ChannelError
+from .config import EngineConfig
 from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
 from .engine_client import EngineClient
-from .health import Health
+from .errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, EngineStartError
+from .messages import Failed, ManifestSent, Proceed, Ready, Start
 
-logger = logging.getLogger("hookserve.server.supervisor")
+logger = logging.getLogger("hookserve.engine.supervisor")
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -33,19 +32,11 @@ MAX_RESTARTS = 3
 STOP_TIMEOUT_S = 5.0
 
 
-class EngineStartError(HookserveError):
-    """The engine did not come up; ``exit_code`` is the one that it asked for."""
-
-    def __init__(self, exit_code: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 class EngineSupervisor:
     """One engine process, from its start to its end; lives on the event loop of the main thread.
 
     ``died`` is set when the engine is gone without having been asked to stop; by then every
-    request has ended with an error and ``health`` says so.
+    request has ended with an error, and ``on_death`` was called with a sentence about it.
     """
 
     def __init__(
@@ -53,14 +44,14 @@ class EngineSupervisor:
         host: Host,
         engine_config: EngineConfig,
         client: EngineClient,
-        health: Health,
+        on_death: Callable[[str], None] | None = None,
         *,
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         self._host = host
         self._engine_config = engine_config
         self._client = client
-        self._health = health
+        self._on_death = on_death
         self._command = command
         self._child: EngineChild | None = None
         self._engine_plugins: list[PluginEntry] = []
@@ -221,17 +212,18 @@ class EngineSupervisor:
         if isinstance(result, Exception):
             logger.error("reading what the engine sends failed", exc_info=result)
         last_words = result if isinstance(result, Failed) else None
-        self._on_death(child, last_words)
+        self._note_death(child, last_words)
         await child.end()
 
-    def _on_death(self, child: EngineChild, last_words: Failed | None) -> None:
+    def _note_death(self, child: EngineChild, last_words: Failed | None) -> None:
         reason = f"the engine process (pid {child.pid}) {child.describe_end()}"
         if last_words is not None:
             reason = f"the engine stopped: {last_words.message}"
             if last_words.detail:
                 logger.debug("the engine's own account:\n%s", last_words.detail)
         logger.error("%s; every request ends with an error", reason)
-        self._health.set_dead(reason)
+        if self._on_death is not None:
+            self._on_death(reason)
         self._client.mark_dead(EngineDeadError(reason))
         self.died.set()
 

@@ -15,10 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hookserve.engine.channel import AsyncChannel, ChannelClosed
-from hookserve.engine.codec import Message
-
-from .settings import engine_environment
+from .channel import AsyncChannel, ChannelClosed
+from .codec import Message
+from .environment import child_environment
 
 ENGINE_COMMAND = (sys.executable, "-P", "-m", "hookserve.engine.process")
 LAST_WORDS_S = 0.05
@@ -60,7 +59,7 @@ class EngineChild:
                     [*command, "--fd", str(theirs.fileno())],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    env=engine_environment(),
+                    env=child_environment(),
                 )
             except BaseException:
                 ours.close()

@@ -1,4 +1,4 @@
-"""``EngineClient``: the front's only way to the engine. Requests go out, outputs come back.
+"""``EngineClient``: a front's only way to the engine process. Requests go out, outputs come back.
 
 It holds the requests in flight, hands each output to its sink, and knows when the last step
 finished. Starting the engine and noticing its death is ``supervisor``'s; text is ``generation``'s.
@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hookserve.engine.channel import AsyncChannel, ChannelClosed, ChannelError
-from hookserve.engine.config import EngineConfig
-from hookserve.engine.errors import EngineDeadError
-from hookserve.engine.messages import (
+from .channel import AsyncChannel, ChannelClosed, ChannelError
+from .config import EngineConfig
+from .errors import EngineDeadError, InvalidRequestError, QueueFullError
+from .messages import (
     Abort,
     AddRequest,
     CollectiveRpc,
@@ -33,14 +33,12 @@ from hookserve.engine.messages import (
     StepOutputs,
     ToEngine,
 )
-from hookserve.engine.sampling_params import SamplingParams
-from hookserve.engine.stats import FrontStats, IterationStats
-from hookserve.engine.vllm_config import ModelConfig, VllmConfig
-
-from .errors import bad_request, unavailable
 from .output_sink import OutputSink
+from .sampling_params import SamplingParams
+from .stats import FrontStats, IterationStats
+from .vllm_config import ModelConfig, VllmConfig
 
-logger = logging.getLogger("hookserve.server.engine_client")
+logger = logging.getLogger("hookserve.engine.engine_client")
 
 MAX_UNFINISHED_REQUESTS = 8192
 MAX_UNSENT_MESSAGES = 8192
@@ -206,24 +204,26 @@ class EngineClient:
         params: SamplingParams,
         sink: OutputSink,
         index: int = 0,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> str:
         """Queue a request and return the id that the engine knows it by; always a new one.
 
         Raises:
             EngineDeadError: the engine is gone or not ready.
-            ApiError: 503, too much is queued; 400, the prompt is no list of tokens.
+            QueueFullError: too much is queued.
+            InvalidRequestError: the prompt has no tokens.
         """
         if not self.is_running:
             raise self.dead_error
         if not prompt_token_ids:
-            raise bad_request("the prompt has no tokens", param="prompt")
+            raise InvalidRequestError("the prompt has no tokens", param="prompt")
         if (
             len(self._in_flight) >= MAX_UNFINISHED_REQUESTS
             or len(self._unsent) >= MAX_UNSENT_MESSAGES
         ):
-            raise unavailable(
-                f"{len(self._in_flight)} requests are unfinished; come back later", "queue_full"
-            )
+            raise QueueFullError(f"{len(self._in_flight)} requests are unfinished; come back later")
         if not self._in_flight:
             self._progress_at = time.monotonic()
         engine_id = f"req-{next(self._ids)}"
@@ -231,7 +231,9 @@ class EngineClient:
         self._stats.add_request(
             engine_id, num_prompt_tokens=len(prompt_token_ids), max_tokens=params.max_tokens
         )
-        self._send(AddRequest(engine_id, prompt_token_ids, params, time.time()))
+        self._send(
+            AddRequest(engine_id, prompt_token_ids, params, time.time(), cache_salt, priority)
+        )
         return engine_id
 
     def abort_now(self, engine_ids: Iterable[str]) -> None:
@@ -354,7 +356,8 @@ class EngineClient:
         elif isinstance(message, AddRequest):
             live = self._in_flight.pop(message.request_id, None)
             if live is not None:
-                live.sink.fail(bad_request(f"the request cannot be sent to the engine: {error}"))
+                message_error = f"the request cannot be sent to the engine: {error}"
+                live.sink.fail(InvalidRequestError(message_error))
                 self._report_ended([message.request_id], "error")
         else:
             logger.error("cannot send %s to the engine: %s", type(message).__name__, error)

@@ -1,4 +1,4 @@
-"""``OutputSink``: what the engine produced for one HTTP request and nobody has read yet.
+"""``OutputSink``: what the engine produced for one request of a caller and nobody has read yet.
 
 One sink holds all prompts of a request, so that one coroutine serves them. The engine client
 fills it, the request's coroutine empties it; both run on the event loop.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from hookserve.engine.messages import EngineCoreOutput
+from .messages import EngineCoreOutput
 
 MAX_PENDING_OUTPUTS = 1024
 """Outputs a prompt; a reader that is further behind gets later ones joined into the last."""

@@ -1,0 +1,16 @@
+"""What engine processes inherit, and where downloads go."""
+
+from __future__ import annotations
+
+from hookserve.engine.environment import child_environment, default_cache_dir
+
+
+def test_openmp_threads_of_the_engine_spin_as_the_operator_says() -> None:
+    assert child_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "20000"}
+    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        assert child_environment(said) == said
+
+
+def test_the_cache_is_where_the_desktop_standard_puts_it() -> None:
+    assert default_cache_dir({"XDG_CACHE_HOME": "/c"}) == "/c/hookserve"
+    assert default_cache_dir({}).endswith("/.cache/hookserve")
