@@ -1,8 +1,9 @@
 """``OutputProcessor``: one request's tokens to the text that its client sees.
 
 The only one: streamed replies send its deltas, whole replies are their fold. It finds stop strings,
-holds back what may still become one, and counts the tokens that belong to the reply. Parsing the
-text further (reasoning, tools) and the wire are not its business.
+holds back what may still become one, counts the tokens that belong to the reply, and keeps their
+log-probabilities with them. Parsing the text further (reasoning, tools) and the wire are not its
+business.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hookserve.engine.messages import TokenLogprobs
 from hookserve.engine.sampling_params import SamplingParams
 
 from .detokenizer import IncrementalDetokenizer
@@ -29,6 +31,11 @@ class TextDelta:
     stopped_by_text: bool
     """A stop string was found: unless the engine has ended the request itself in this very step,
     it has to be told to finish."""
+    logprobs: list[TokenLogprobs] | None = None
+    """Parallel to ``token_ids``, where the request asked for them."""
+    text_offsets: list[int] | None = None
+    """With ``logprobs``: how many characters of generated text are before each token. A part of a
+    character is where the character begins; text that a stop string cuts away is counted."""
 
 
 class OutputProcessor:
@@ -48,14 +55,17 @@ class OutputProcessor:
             tokenizer, prompt_token_ids, params.skip_special_tokens
         )
         self._stop = params.stop
+        self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output
         self._held = ""
+        self._num_chars = 0
 
     def push(
         self,
         token_ids: Sequence[int],
         finish_reason: str | None,
         stop_reason: int | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
     ) -> TextDelta:
         """Add one step's tokens.
 
@@ -64,6 +74,7 @@ class OutputProcessor:
             finish_reason: the engine's; ``"stop"`` means that the last token is an end or stop
                 token, whose own text is not part of the reply (unless stop strings are).
             stop_reason: the stop token's id.
+            logprobs: parallel to ``token_ids``.
         """
         if self.is_finished:
             return TextDelta("", [], None, None, False)
@@ -71,37 +82,62 @@ class OutputProcessor:
         if finish_reason == "stop" and not self._include_stop:
             num_shown -= 1
         pieces: list[str] = []
+        offsets: list[int] = []
         for index, token_id in enumerate(token_ids):
             self.num_tokens += 1
+            offsets.append(self._num_chars)
             new = self._detokenizer.push((token_id,)) if index < num_shown else ""
             text, stop = self._release(new)
             pieces.append(text)
             if stop is not None:
-                return self._stopped("".join(pieces), list(token_ids[: index + 1]), stop)
+                kept = None if logprobs is None else logprobs[: index + 1]
+                return self._end("".join(pieces), token_ids[: index + 1], stop, kept, offsets)
         if finish_reason is None:
-            return TextDelta("".join(pieces), list(token_ids), None, None, False)
+            where = None if logprobs is None else offsets
+            return TextDelta("".join(pieces), list(token_ids), None, None, False, logprobs, where)
         text, stop = self._release(self._detokenizer.flush())
         pieces.append(text)
         if stop is not None:
-            return self._stopped("".join(pieces), list(token_ids), stop)
+            return self._end("".join(pieces), token_ids, stop, logprobs, offsets)
         pieces.append(self._held)
-        self._held = ""
-        self.is_finished = True
-        return TextDelta("".join(pieces), list(token_ids), finish_reason, stop_reason, False)
+        return self._end("".join(pieces), token_ids, stop_reason, logprobs, offsets, finish_reason)
 
-    def _stopped(self, text: str, token_ids: list[int], stop: str) -> TextDelta:
+    def _end(
+        self,
+        text: str,
+        token_ids: Sequence[int],
+        stop_reason: str | int | None,
+        logprobs: list[TokenLogprobs] | None,
+        offsets: list[int],
+        finish_reason: str = "stop",
+    ) -> TextDelta:
+        """The last delta; a text as ``stop_reason`` is the stop string that was found."""
         self._held = ""
         self.is_finished = True
-        return TextDelta(text, token_ids, "stop", stop, True)
+        return TextDelta(
+            text,
+            list(token_ids),
+            finish_reason,
+            stop_reason,
+            isinstance(stop_reason, str),
+            logprobs,
+            None if logprobs is None else offsets,
+        )
 
     def _release(self, new: str) -> tuple[str, str | None]:
-        """Add text; return what is certain by now, and the stop string that it completed."""
+        """Add text; return what is certain by now, and the stop string that it completed.
+
+        A stop string that is complete before there are ``min_tokens`` tokens is text like any
+        other.
+        """
+        self._num_chars += len(new)
         if not self._stop:
             return new, None
         if not new:
             return "", None
         text = self._held + new
-        found = self._first_stop(text)
+        can_stop = self.num_tokens > self._min_tokens
+        found = self._first_stop(text, len(self._held)) if can_stop else None
         if found is not None:
             start, stop = found
             return text[: start + len(stop) if self._include_stop else start], stop
@@ -109,14 +145,15 @@ class OutputProcessor:
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held], None
 
-    def _first_stop(self, text: str) -> tuple[int, str] | None:
-        """Where the stop string that is complete first begins; of two, the longer one.
+    def _first_stop(self, text: str, num_known: int) -> tuple[int, str] | None:
+        """Where the stop string that is complete first, beyond the first ``num_known`` characters,
+        begins; of two, the longer one.
 
         By the end and not by the beginning: so the result is the same however the text arrives.
         """
         best: tuple[int, int, str] | None = None
         for stop in self._stop:
-            start = text.find(stop)
+            start = text.find(stop, max(0, num_known - len(stop) + 1))
             if start >= 0:
                 candidate = (start + len(stop), start, stop)
                 if best is None or candidate < best:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ _SPECIAL_NAMES = (
     "cls_token",
     "mask_token",
 )
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 DEFAULT_TEMPLATE = "default"
 TOOL_TEMPLATE = "tool_use"
 
@@ -105,13 +107,24 @@ class Tokenizer:
         return token
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token of a byte-level vocabulary stands for; empty beyond its end."""
-        assert self.is_byte_level, self.origin
+        """The bytes that a token stands for within a text; empty beyond the vocabulary's end."""
         value = self._token_bytes.get(token_id)
         if value is None:
-            value = _spelling_to_bytes(self.id_to_token(token_id) or "")
+            if self.is_byte_level:
+                value = _spelling_to_bytes(self.id_to_token(token_id) or "")
+            else:
+                value = self._decode_one(token_id)
             self._token_bytes[token_id] = value
         return value
+
+    def _decode_one(self, token_id: int) -> bytes:
+        """Decoded behind itself: the first token of a text may lose its space."""
+        alone = self.decode([token_id], False)
+        spelling = self.id_to_token(token_id) or ""
+        byte = _BYTE_TOKEN.fullmatch(spelling)
+        if byte is not None and alone != spelling:
+            return bytes([int(byte[1], 16)])
+        return self.decode([token_id, token_id], False)[len(alone) :].encode()
 
     @functools.cached_property
     def max_token_bytes(self) -> int:
