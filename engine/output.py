@@ -29,7 +29,8 @@ def find_stop(request: Request, max_num_tokens: int) -> Stop | None:
         return Stop("stop", None)
     if token_id in request.stop_ids:
         return Stop("stop", token_id)
-    if request.num_output_tokens >= request.params.max_tokens:
+    max_tokens = request.params.max_tokens
+    if max_tokens is not None and request.num_output_tokens >= max_tokens:
         return Stop("length", None)
     if request.num_tokens >= max_num_tokens:
         return Stop("length", None)

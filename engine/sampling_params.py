@@ -1,19 +1,37 @@
-"""How one request is sampled: plain data, checked in front before the engine sees it."""
+"""How one request is sampled: plain data, checked in front before the engine sees it.
+
+Single values are checked by ``sampling_rules`` whenever a struct comes to be, decoding included.
+What the context and the tokenizer say is filled in by whoever has those.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+from .sampling_rules import RULES, SamplingParamsError, as_tuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Defaults and names are the ecosystem's (vLLM's)."""
+    """Defaults and names are the ecosystem's (vLLM's).
+
+    Sequences may be given as lists, and one text alone for ``stop`` and ``bad_words``; for both
+    ``None`` is the same as nothing.
+
+    Raises:
+        SamplingParamsError: a ``ValueError`` that names the field, for a value that cannot be.
+    """
 
     n: int = 1
     """Sequences for the prompt. Divided into requests of one each before the engine sees them."""
     best_of: int | None = None
     """Sequences to generate, of which the ``n`` likeliest are returned; ``None``: ``n``."""
     temperature: float = 1.0
-    """0 is greedy. Range [0, 2]."""
+    """0 is greedy. Any finite number from 0 on."""
     top_p: float = 1.0
     """Range (0, 1]."""
     top_k: int = 0
@@ -27,7 +45,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     frequency_penalty: float = 0.0
     """Range [-2, 2]. Over the tokens of the output."""
     logit_bias: dict[int, float] | None = None
-    """Added to the logits of these token ids."""
+    """Added to the logits of these token ids. Range [-100, 100]."""
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these may be sampled; ``None``: all."""
     bad_words: tuple[str, ...] = ()
@@ -36,8 +54,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Filled in front from ``bad_words`` and the tokenizer."""
     seed: int | None = None
     """A generator of its own for the request: the same text alone and among neighbours."""
-    max_tokens: int = 16
-    """At least 1; the front has already cut it to what the context leaves."""
+    max_tokens: int | None = 16
+    """At least 1; the front cuts it to what the context leaves. ``None``: all that is left."""
     min_tokens: int = 0
     """Until so many tokens are generated, no end token and no stop token id is sampled."""
     logprobs: int | None = None
@@ -52,3 +70,55 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Filled in front from the model's generation config and tokenizer."""
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _SEQUENCES:
+            value = getattr(self, name)
+            if type(value) is not tuple and not (value is None and name == "allowed_token_ids"):
+                msgspec.structs.force_setattr(self, name, as_tuple(name, value))
+        for name, accepts, expected in RULES:
+            value = getattr(self, name)
+            if not accepts(value):
+                raise SamplingParamsError(name, value, expected)
+        if self.best_of is not None and self.best_of < self.n:
+            raise SamplingParamsError("best_of", self.best_of, f"at least n ({self.n})")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            expected = f"at most max_tokens ({self.max_tokens})"
+            raise SamplingParamsError("min_tokens", self.min_tokens, expected)
+
+    @property
+    def all_stop_token_ids(self) -> frozenset[int]:
+        """Every token id that may end the sequence, whether or not ``ignore_eos`` is set."""
+        return frozenset(self.stop_token_ids + self.eos_token_ids)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Look at every token id that the caller named.
+
+        Raises:
+            SamplingParamsError: for one that the model does not have.
+        """
+        named: list[tuple[str, Sequence[int]]] = [
+            ("logit_bias", tuple(self.logit_bias or ())),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("stop_token_ids", self.stop_token_ids),
+        ]
+        named += [("bad_words", ids) for ids in self.bad_words_token_ids]
+        for name, token_ids in named:
+            if token_ids and max(token_ids) >= vocab_size:
+                expected = f"a token id of the vocabulary (0 to {vocab_size - 1})"
+                raise SamplingParamsError(name, max(token_ids), expected)
+
+    def clone(self) -> SamplingParams:
+        """A copy that shares nothing that can be changed."""
+        bias = self.logit_bias
+        return msgspec.structs.replace(self, logit_bias=None if bias is None else dict(bias))
+
+
+_SEQUENCES = (
+    "allowed_token_ids",
+    "bad_words",
+    "bad_words_token_ids",
+    "stop",
+    "stop_token_ids",
+    "eos_token_ids",
+)
