@@ -1,4 +1,4 @@
-"""Texts that must not be generated, as the token sequences that would generate them."""
+"""Texts that must not be generated, as the sequences of tokens that spell them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from collections.abc import Iterable
 from .tokenizer import Tokenizer
 
 
-def encode_bad_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """For each text the tokens with which it opens a line, and those with which it follows a space
-    where it then begins with another token: in most vocabularies these are different words.
+def bad_words_token_ids(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[tuple[int, ...], ...]:
+    """Every spelling of the words, without repeats.
 
-    Texts that have no tokens at all are left out.
+    A vocabulary has other tokens for a word that begins a text than for one behind a space, so
+    each word is spelled both ways. One that is made of spaces alone is spelled as it is.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in words:
-        bare = word.lstrip()
-        opening = tuple(tokenizer.encode(bare, add_special_tokens=False))
-        spaced = tuple(tokenizer.encode(" " + bare, add_special_tokens=False))
-        found[opening] = None
-        if spaced[:1] != opening[:1]:
-            found[spaced] = None
+        bare = word.lstrip(" ")
+        for text in (bare, " " + bare) if bare else (word,):
+            found[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
     found.pop((), None)
     return tuple(found)
