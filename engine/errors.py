@@ -6,12 +6,18 @@ not here: they are assertions.
 
 from __future__ import annotations
 
+import reprlib
+from typing import Any
+
 EX_USAGE = 2
 EX_UNAVAILABLE = 69
 EX_SOFTWARE = 70
 EX_IOERR = 74
 EX_TEMPFAIL = 75
 EX_CONFIG = 78
+
+MAX_VALUE_LEN = 200
+"""Characters of somebody's value that a message repeats."""
 
 
 class HookserveError(Exception):
@@ -87,3 +93,16 @@ class QueueFullError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="queue_full")
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 8
+_SHORT.maxlist = _SHORT.maxdict = MAX_VALUE_LEN // 2
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 2 * MAX_VALUE_LEN
+
+
+def cut(value: Any, limit: int = MAX_VALUE_LEN) -> str:
+    """``value`` as text of at most ``limit`` characters. No more than that is ever written out:
+    what people send may be millions of items long, or hundreds of levels deep."""
+    text = value if isinstance(value, str) else _SHORT.repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

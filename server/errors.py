@@ -7,20 +7,16 @@ traceback, file path or long value of the client's ever enters a message.
 from __future__ import annotations
 
 import difflib
-import reprlib
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hookserve.engine.errors import EngineDeadError, QueueFullError, RequestError
-
-MAX_VALUE_LEN = 200
-"""Characters of a client's value that a message repeats."""
+from hookserve.engine.errors import MAX_VALUE_LEN, EngineDeadError, QueueFullError, RequestError
+from hookserve.engine.errors import cut as cut
 
 _TYPE_OF_STATUS = {
     401: "authentication_error",
@@ -106,19 +102,6 @@ def internal_error(request_id: str) -> ApiError:
     return ApiError(
         500, f"internal error; the server's log has it under request id {request_id}", code=None
     )
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 8
-_SHORT.maxlist = _SHORT.maxdict = MAX_VALUE_LEN // 2
-_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 2 * MAX_VALUE_LEN
-
-
-def cut(value: Any, limit: int = MAX_VALUE_LEN) -> str:
-    """``value`` as text of at most ``limit`` characters. No more than that is ever written out: a
-    client's value may be millions of items long, or hundreds of levels deep."""
-    text = value if isinstance(value, str) else _SHORT.repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

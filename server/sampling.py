@@ -1,150 +1,35 @@
-"""From a request's fields to ``SamplingParams``: the model's defaults, and what the context and
-the KV cache leave. Types and ranges of single fields are checked by the wire types already."""
+"""From a request's fields to ``SamplingParams``. Types and ranges of single fields are checked by
+the wire types already; the model's defaults and what fits are ``engine.request_limits``'."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from hookserve.engine.config import EngineConfig
+from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.sampling_params import SamplingParams
 
-from .errors import ApiError, bad_request, cut
+from .errors import bad_request
 from .wire_common import MAX_STOP_STRINGS, SamplingFields
 
-logger = logging.getLogger("hookserve.server.sampling")
-
 V = TypeVar("V")
-
-_APPLIED = ("temperature", "top_p", "top_k")
-_WITHOUT_EFFECT = {"repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "num_beams": 1}
-
-
-_IN_RANGE: dict[str, Callable[[Any], bool]] = {
-    "temperature": lambda value: 0 <= value <= 2,
-    "top_p": lambda value: 0 < value <= 1,
-    "top_k": lambda value: isinstance(value, int) and -1 <= value < 2**31,
-}
-
-
-@dataclass(frozen=True)
-class SamplingDefaults:
-    """What applies where the client says nothing: from ``generation_config.json``."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    eos_token_ids: tuple[int, ...] = ()
-
-    @classmethod
-    def from_model(cls, config: EngineConfig, tokenizer_eos: int | None) -> SamplingDefaults:
-        """Values outside the accepted ranges, and settings that are not built, are named in the
-        log and left out."""
-        generation = config.model.generation_config
-        kept: dict[str, Any] = {}
-        for name in _APPLIED:
-            value = generation.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                logger.warning("generation_config: %s=%s is no number; left out", name, cut(value))
-            elif not _IN_RANGE[name](value):
-                logger.warning("generation_config: %s=%s is out of range; left out", name, value)
-            else:
-                kept[name] = value
-        for name, neutral in _WITHOUT_EFFECT.items():
-            if generation.get(name, neutral) not in (None, neutral):
-                logger.warning(
-                    "generation_config: %s=%s is not supported yet and has no effect",
-                    name,
-                    cut(generation[name]),
-                )
-        if kept:
-            logger.info("defaults from the model's generation_config: %s", kept)
-        return cls(**kept, eos_token_ids=_eos_token_ids(config, tokenizer_eos))
-
-
-def _eos_token_ids(config: EngineConfig, tokenizer_eos: int | None) -> tuple[int, ...]:
-    """Every end token that the model's files name, without repeats."""
-    stated: list[Any] = []
-    for source in (config.model.generation_config, config.model.hf_config):
-        value = source.get("eos_token_id")
-        stated.extend(value if isinstance(value, list) else [] if value is None else [value])
-    if tokenizer_eos is not None:
-        stated.append(tokenizer_eos)
-    found: dict[int, None] = {}
-    for value in stated:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
-            found[value] = None
-        else:
-            logger.warning("the model's files: eos_token_id %s is no id; left out", cut(value))
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class ContextLimits:
-    """How many tokens a request may have, prompt and output together."""
-
-    max_model_len: int
-    kv_capacity: int
-    vocab_size: int
-
-    def max_tokens(self, num_prompt: int, asked: int | None, default: int | None) -> int:
-        """Tokens that the request may generate.
-
-        Args:
-            asked: the client's own number; it must fit.
-            default: where the client says nothing; cut to what is left. ``None``: all that is left.
-
-        Raises:
-            ApiError: 400 ``context_length_exceeded``, with the numbers.
-        """
-        limit = min(self.max_model_len, self.kv_capacity)
-        of = (
-            f"the model's context of {self.max_model_len} tokens"
-            if self.max_model_len <= self.kv_capacity
-            else f"the KV cache, which holds {self.kv_capacity} tokens"
-        )
-        left = limit - num_prompt
-        if asked is not None and asked > left:
-            raise _too_long(
-                f"{num_prompt} prompt tokens and max_tokens {asked} are {num_prompt + asked} "
-                f"tokens together, more than {of}"
-            )
-        if left < 1:
-            raise _too_long(f"the prompt has {num_prompt} tokens, which leaves none of {of}")
-        if asked is not None:
-            return asked
-        return left if default is None else min(default, left)
-
-    def check_token_ids(self, token_ids: list[int], path: str) -> None:
-        """Raise the 400 for a token id that the model does not have."""
-        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
-            at = next(i for i, t in enumerate(token_ids) if not 0 <= t < self.vocab_size)
-            raise bad_request(
-                f"{path}[{at}]: token id {cut(token_ids[at])} is not in the vocabulary "
-                f"(0 to {self.vocab_size - 1})",
-                param=f"{path}[{at}]",
-                code="invalid_token_id",
-            )
-
-
-def _too_long(message: str) -> ApiError:
-    return bad_request(message, param="max_tokens", code="context_length_exceeded")
 
 
 def sampling_params(
     fields: SamplingFields, defaults: SamplingDefaults, limits: ContextLimits, max_tokens: int
 ) -> SamplingParams:
-    """Raises ``ApiError`` (400) for stop strings and stop token ids that cannot be."""
+    """
+    Raises:
+        ApiError: 400 for stop strings that cannot be.
+        InvalidRequestError: for stop token ids that the model does not have.
+    """
     stop_ids = fields.stop_token_ids or []
     limits.check_token_ids(stop_ids, "stop_token_ids")
     return SamplingParams(
         temperature=_given(fields.temperature, defaults.temperature),
         top_p=_given(fields.top_p, defaults.top_p),
         top_k=_given(fields.top_k, defaults.top_k),
+        min_p=defaults.min_p,
+        repetition_penalty=defaults.repetition_penalty,
         seed=fields.seed,
         max_tokens=max_tokens,
         stop=_stop_strings(fields.stop),

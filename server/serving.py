@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import ConfigError
+from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.text.chat_template import (
     ChatTemplate,
     ChatTemplateError,
@@ -26,7 +27,6 @@ from hookserve.hookspecs import Host, RequestRecord
 
 from .errors import ApiError, bad_request, cut
 from .health import Health
-from .sampling import ContextLimits, SamplingDefaults
 from .stat_logging import StatLoggers
 
 logger = logging.getLogger("hookserve.server.serving")

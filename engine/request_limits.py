@@ -1,0 +1,140 @@
+"""What the model's files and the cache say about every request: the defaults of sampling, the end
+tokens, and how many tokens fit. Fields of one request are ``sampling_rules``' to check."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .config import EngineConfig
+from .engine_args import GENERATION_KEYS
+from .errors import InvalidRequestError, cut
+
+logger = logging.getLogger(__name__)
+
+_WITHOUT_EFFECT = {"typical_p": 1.0, "num_beams": 1}
+
+_IN_RANGE: dict[str, Callable[[Any], bool]] = {
+    "temperature": lambda value: 0 <= value <= 2,
+    "top_p": lambda value: 0 < value <= 1,
+    "top_k": lambda value: isinstance(value, int) and -1 <= value < 2**31,
+    "min_p": lambda value: 0 <= value <= 1,
+    "repetition_penalty": lambda value: value > 0,
+}
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """What applies where a request says nothing: from ``generation_config.json``."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    eos_token_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def from_model(cls, config: EngineConfig, tokenizer_eos: int | None) -> SamplingDefaults:
+        """Values outside the accepted ranges, and settings that are not built, are named in the
+        log and left out."""
+        generation = config.model.generation_config
+        kept: dict[str, Any] = {}
+        for name in GENERATION_KEYS:
+            value = generation.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                logger.warning("generation_config: %s=%s is no number; left out", name, cut(value))
+            elif not _IN_RANGE[name](value):
+                logger.warning("generation_config: %s=%s is out of range; left out", name, value)
+            else:
+                kept[name] = value
+        for name, neutral in _WITHOUT_EFFECT.items():
+            if generation.get(name, neutral) not in (None, neutral):
+                logger.warning(
+                    "generation_config: %s=%s is not supported yet and has no effect",
+                    name,
+                    cut(generation[name]),
+                )
+        if kept:
+            logger.info("defaults from the model's generation_config: %s", kept)
+        return cls(**kept, eos_token_ids=_eos_token_ids(config, tokenizer_eos))
+
+
+def _eos_token_ids(config: EngineConfig, tokenizer_eos: int | None) -> tuple[int, ...]:
+    """Every end token that the model's files name, without repeats."""
+    stated: list[Any] = []
+    for source in (config.model.generation_config, config.model.hf_config):
+        value = source.get("eos_token_id")
+        stated.extend(value if isinstance(value, list) else [] if value is None else [value])
+    if tokenizer_eos is not None:
+        stated.append(tokenizer_eos)
+    found: dict[int, None] = {}
+    for value in stated:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
+            found[value] = None
+        else:
+            logger.warning("the model's files: eos_token_id %s is no id; left out", cut(value))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ContextLimits:
+    """How many tokens a request may have, prompt and output together."""
+
+    max_model_len: int
+    kv_capacity: int
+    vocab_size: int
+
+    def max_tokens(self, num_prompt: int, asked: int | None, default: int | None) -> int:
+        """Tokens that the request may generate.
+
+        Args:
+            asked: the caller's own number; it must fit.
+            default: where the caller says nothing; cut to what is left. ``None``: all that is left.
+
+        Raises:
+            InvalidRequestError: ``context_length_exceeded``, with the numbers.
+        """
+        limit = min(self.max_model_len, self.kv_capacity)
+        of = (
+            f"the model's context of {self.max_model_len} tokens"
+            if self.max_model_len <= self.kv_capacity
+            else f"the KV cache, which holds {self.kv_capacity} tokens"
+        )
+        left = limit - num_prompt
+        if asked is not None and asked > left:
+            raise _too_long(
+                f"{num_prompt} prompt tokens and max_tokens {asked} are {num_prompt + asked} "
+                f"tokens together, more than {of}"
+            )
+        if left < 1:
+            raise _too_long(f"the prompt has {num_prompt} tokens, which leaves none of {of}")
+        if asked is not None:
+            return asked
+        return left if default is None else min(default, left)
+
+    def check_token_ids(self, token_ids: list[int], path: str) -> None:
+        """Look for a token id that the model does not have.
+
+        Args:
+            path: what messages call the list.
+
+        Raises:
+            InvalidRequestError: ``invalid_token_id``, with the place of the first one.
+        """
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            at = next(i for i, t in enumerate(token_ids) if not 0 <= t < self.vocab_size)
+            raise InvalidRequestError(
+                f"{path}[{at}]: token id {cut(token_ids[at])} is not in the vocabulary "
+                f"(0 to {self.vocab_size - 1})",
+                param=f"{path}[{at}]",
+                code="invalid_token_id",
+            )
+
+
+def _too_long(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param="max_tokens", code="context_length_exceeded")
