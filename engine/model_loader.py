@@ -193,6 +193,7 @@ def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[No
                 static_forward_context=vllm_config.compilation_config.static_forward_context,
                 dtype=model_config.dtype,
                 block_size=vllm_config.cache_config.block_size,
+                max_model_len=model_config.max_model_len,
             ),
             vllm_config.device_config.device,
         ):

@@ -99,6 +99,8 @@ class ModelContext:
     """Attention layers register themselves here under their prefix."""
     dtype: torch.dtype
     block_size: int
+    max_model_len: int | None = None
+    """The longest sequence that will be served; ``None``: not known."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Modules that layers of this model share, such as rotary embeddings."""
 
@@ -110,10 +112,14 @@ _model: contextvars.ContextVar[ModelContext | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def set_model_context(
-    *, static_forward_context: dict[str, Any], dtype: torch.dtype, block_size: int
+    *,
+    static_forward_context: dict[str, Any],
+    dtype: torch.dtype,
+    block_size: int,
+    max_model_len: int | None = None,
 ) -> Iterator[ModelContext]:
     """Within the block models may be built; the loader enters it."""
-    context = ModelContext(static_forward_context, dtype, block_size)
+    context = ModelContext(static_forward_context, dtype, block_size, max_model_len)
     token = _model.set(context)
     try:
         yield context
