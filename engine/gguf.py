@@ -37,6 +37,14 @@ TYPE_BLOCKS: dict[str, tuple[int, int]] = {
     "Q8_0": (32, 34),
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 110),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+    "Q8_K": (256, 292),
 }
 """Supported tensor types: elements a block, bytes a block."""
 
@@ -73,6 +81,8 @@ TYPE_NAMES: dict[int, str] = {
     34: "TQ1_0",
     35: "TQ2_0",
     39: "MXFP4",
+    40: "NVFP4",
+    41: "Q1_0",
 }
 """Type numbers of the format, also those that are only known in order to be refused by name."""
 
