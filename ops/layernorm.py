@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation, alone or joined with the residual addition."""
+"""Root-mean-square normalisation in two kinds, alone or joined with the residual addition."""
 
 from __future__ import annotations
 
@@ -48,5 +48,24 @@ class RMSNorm(nn.Module):
         if floor is None or floor.device != x.device:
             floor = self._floor = norm.new_tensor(root * math.sqrt(self.variance_epsilon))
         norm = norm.hypot(floor).div_(root)
-        scaled: torch.Tensor = (wide / norm).to(x.dtype).mul_(self.weight)
-        return scaled
+        return self._scale(wide / norm, x.dtype)
+
+    def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The float32 ``normalised``, weighted, in ``dtype``."""
+        return normalised.to(dtype).mul_(self.weight)
+
+
+class GemmaRMSNorm(RMSNorm):
+    """``x / sqrt(mean(x^2) + eps) * (1 + weight)``: what is stored is the distance from one.
+
+    Weighted in float32, as Gemma is; ``RMSNorm`` weights in the input's dtype.
+    """
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-6, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(hidden_size, eps, dtype)
+        self.weight.data.zero_()
+
+    def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return normalised.mul_(1.0 + self.weight.float()).to(dtype)

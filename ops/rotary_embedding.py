@@ -1,8 +1,10 @@
-"""Rotary position embeddings: the plain kind, and its linear and llama3 scalings."""
+"""Rotary position embeddings over all of a head or its first part.
+
+Which angle a pair turns by is ``rotary_frequencies``' business.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +12,23 @@ import torch
 from torch import nn
 
 from .context import get_model_context, step_cache
-
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+from .rotary_frequencies import rotary_frequencies
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates the pairs ``(i, i + head_size / 2)`` of each head by ``position * inv_freq[i]``."""
+    """Rotates the pairs ``(i, i + head_size / 2)`` of each head by ``position * inv_freq[i]``.
 
-    def __init__(self, head_size: int, inv_freq: torch.Tensor) -> None:
+    Args:
+        inv_freq: ``[head_size / 2]`` float32.
+        attention_factor: cosines and sines are multiplied by it, and with them queries and keys.
+    """
+
+    def __init__(
+        self, head_size: int, inv_freq: torch.Tensor, attention_factor: float = 1.0
+    ) -> None:
         super().__init__()
         self.head_size = head_size
+        self.attention_factor = attention_factor
         self.inv_freq: torch.Tensor
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
@@ -46,19 +55,33 @@ class RotaryEmbedding(nn.Module):
     def _rotation(
         self, positions: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``cos`` and signed ``sin``: ``[tokens, 1, head_size]``; once a step, for all layers."""
+        """``cos`` and signed ``sin``: ``[tokens, 1, 2 * pairs]``; once a step, for all layers."""
         cache = step_cache()
         if cache is not None:
             kept = cache.get((self, dtype))
             if kept is not None and kept[0] is positions:
                 return kept[1], kept[2]
-        angles = positions[:, None].float() * self.inv_freq  # [tokens, head_size / 2]
+        angles = positions[:, None].float() * self.inv_freq  # [tokens, pairs]
         cos, sin = angles.cos(), angles.sin()
+        if self.attention_factor != 1.0:
+            cos, sin = cos * self.attention_factor, sin * self.attention_factor
         cos = torch.cat((cos, cos), dim=-1)[:, None].to(dtype)
         sin = torch.cat((-sin, sin), dim=-1)[:, None].to(dtype)
         if cache is not None:
             cache[(self, dtype)] = (positions, cos, sin)
         return cos, sin
+
+
+class PartialRotaryEmbedding(RotaryEmbedding):
+    """Rotates the first ``2 * len(inv_freq)`` elements of each head; the rest stay."""
+
+    def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]
+        rotary_dim = cos.shape[-1]
+        turning, staying = heads[..., :rotary_dim], heads[..., rotary_dim:]
+        swapped = turning.roll(rotary_dim // 2, -1)
+        turned = torch.addcmul(turning * cos, swapped, sin)
+        return torch.cat((turned, staying), dim=-1).view(x.shape)
 
 
 def _is_followed_by(query: torch.Tensor, key: torch.Tensor) -> bool:
@@ -83,10 +106,11 @@ def get_rope(
     """The rotary embedding for these parameters, shared by the layers of one model.
 
     Args:
-        head_size: all of a head is rotated.
+        head_size: elements of a head; ``partial_rotary_factor`` says how many of them turn.
         max_position: positions the model was trained for, the default of scalings that need it.
         is_neox_style: pairs are halves of a head; interleaved pairs are not supported.
-        rope_parameters: ``rope_theta``, ``rope_type`` and the scaling's own keys.
+        rope_parameters: ``rope_theta``, ``rope_type``, ``partial_rotary_factor`` and the
+            scaling's own keys (``rotary_frequencies``).
 
     Raises:
         ValueError: for a kind of rotation that is not supported; the message lists those that
@@ -95,53 +119,22 @@ def get_rope(
     parameters = dict(rope_parameters or {})
     if not is_neox_style:
         raise ValueError("rotary embeddings over interleaved pairs are not supported")
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError("rotary embeddings over a part of a head are not supported")
+    rotary_dim = int(head_size * float(parameters.get("partial_rotary_factor") or 1.0))
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
+        raise ValueError(
+            f"rotary embeddings turn pairs: {rotary_dim} of a head's {head_size} elements cannot "
+            "be rotated"
+        )
     context = get_model_context()
+    max_length = context.max_model_len if context else None
     scaling = tuple(sorted((name, repr(value)) for name, value in parameters.items()))
     key = ("rope", head_size, max_position, scaling)
     if context is not None and key in context.shared:
         shared: RotaryEmbedding = context.shared[key]
         return shared
-    rope = RotaryEmbedding(head_size, _inverse_frequencies(head_size, max_position, parameters))
+    inv_freq, factor = rotary_frequencies(rotary_dim, max_position, parameters, max_length)
+    kind = RotaryEmbedding if rotary_dim == head_size else PartialRotaryEmbedding
+    rope = kind(head_size, inv_freq, factor)
     if context is not None:
         context.shared[key] = rope
     return rope
-
-
-def _inverse_frequencies(
-    head_size: int, max_position: int, parameters: Mapping[str, Any]
-) -> torch.Tensor:
-    """``[head_size / 2]`` float32."""
-    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    base = float(parameters.get("rope_theta", 10000.0))
-    exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
-    inv_freq = 1.0 / base**exponents
-    if rope_type == "default":
-        return inv_freq
-    if rope_type == "linear":
-        return inv_freq / float(_required(parameters, "factor", rope_type))
-    if rope_type == "llama3":
-        return _llama3(inv_freq, max_position, parameters)
-    raise ValueError(
-        f"rope type {rope_type!r} is not supported; supported are {', '.join(SUPPORTED_ROPE_TYPES)}"
-    )
-
-
-def _llama3(
-    inv_freq: torch.Tensor, max_position: int, parameters: Mapping[str, Any]
-) -> torch.Tensor:
-    """Slow rotations are slowed further by ``factor``, fast ones kept, those between blended."""
-    factor = float(_required(parameters, "factor", "llama3"))
-    low = float(_required(parameters, "low_freq_factor", "llama3"))
-    high = float(_required(parameters, "high_freq_factor", "llama3"))
-    trained = float(parameters.get("original_max_position_embeddings", max_position))
-    turns = trained * inv_freq / (2 * math.pi)  # full turns within the trained context
-    blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
-    return inv_freq / factor * (1 - blend) + inv_freq * blend
-
-
-def _required(parameters: Mapping[str, Any], name: str, rope_type: str) -> Any:
-    if name not in parameters:
-        raise ValueError(f"rope type {rope_type!r} needs {name!r} in the model's configuration")
-    return parameters[name]
