@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from .logit_edits import LogitEdits
+from .logprobs import PromptLogprobs
 from .sampling_params import SamplingParams
 
 
@@ -68,8 +70,19 @@ class InputBatch:
 class RequestState:
     """What the worker keeps of a request from its first step to its end, preemptions included."""
 
-    __slots__ = ("generator", "params")
+    __slots__ = ("edits", "generator", "params", "prompt_logprobs")
 
-    def __init__(self, params: SamplingParams, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        generator: torch.Generator,
+        prompt_token_ids: Sequence[int],
+        vocab_size: int,
+    ) -> None:
         self.params = params
         self.generator = generator
+        self.edits = LogitEdits.from_params(params, prompt_token_ids, vocab_size)
+        self.prompt_logprobs: PromptLogprobs | None = None
+        """Until they are sent."""
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = PromptLogprobs(params.prompt_logprobs, len(prompt_token_ids))

@@ -21,6 +21,7 @@ from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
 from .input_batch import InputBatch, RequestState
+from .logprobs import MAX_ROWS, compute_logprobs
 from .model_registry import find_model
 from .sampler import Sampler, SamplingMetadata
 from .step import ModelRunnerOutput, SchedulerOutput
@@ -59,6 +60,7 @@ class ModelRunner:
         self.vllm_config = vllm_config
         self.device = device
         self.block_size = vllm_config.cache_config.block_size
+        self.vocab_size = vllm_config.model_config.vocab_size
         self.sampler = Sampler()
         self.requests: dict[str, RequestState] = {}
         self.input_batch = InputBatch(
@@ -160,7 +162,9 @@ class ModelRunner:
             batch.remove(req_id)
         for new in scheduler_output.scheduled_new_reqs:
             generator = self._make_generator(new.sampling_params.seed)
-            self.requests[new.req_id] = RequestState(new.sampling_params, generator)
+            self.requests[new.req_id] = RequestState(
+                new.sampling_params, generator, new.prompt_token_ids, self.vocab_size
+            )
             slot = batch.add(new.req_id, new.prompt_token_ids, new.block_ids)
             batch.num_computed_tokens[slot] = new.num_computed_tokens
         cached = scheduler_output.scheduled_cached_reqs
@@ -233,6 +237,7 @@ class ModelRunner:
                     raise ValueError(
                         f"forward gave {len(hidden)} rows for {len(inputs.input_ids)} tokens"
                     )
+                self._compute_prompt_logprobs(inputs, hidden)
                 if not len(inputs.sampled_rows):
                     return None
                 if len(inputs.sampled_rows) < len(hidden):
@@ -243,13 +248,37 @@ class ModelRunner:
             raise ModelError(self._blame("failed in a step", error)) from error
         return logits
 
+    def _compute_prompt_logprobs(self, inputs: StepInputs, hidden: torch.Tensor) -> None:
+        """Note what this step tells of prompts whose log-probabilities were asked for.
+
+        Args:
+            hidden: [tokens, hidden size], the model's output for the whole step.
+        """
+        ends = inputs.attn_metadata.query_start_loc
+        for row, req_id in enumerate(inputs.req_ids):
+            known = self.requests[req_id].prompt_logprobs
+            if known is None:
+                continue
+            seq_len = inputs.attn_metadata.seq_lens[row]
+            # The position of the row's first token is this minus the token's place in the step.
+            shift = seq_len - ends[row + 1]
+            positions = known.next_positions(ends[row] + shift, seq_len)
+            for start in positions[::MAX_ROWS]:
+                end = min(start + MAX_ROWS, positions.stop)
+                logits = self.model.compute_logits(hidden[start - shift : end - shift])
+                self._check_logits(logits, end - start)
+                tokens = self.input_batch.token_ids[inputs.slots[row], start + 1 : end + 1]
+                targets = self._to_device(tokens.astype(np.int64))
+                if missing := self.vocab_size - logits.shape[1]:
+                    logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+                known.entries += compute_logprobs(logits, targets, known.num_logprobs)
+
     def _check_logits(self, logits: Any, num_rows: int) -> None:
         is_tensor = isinstance(logits, torch.Tensor)
         shape = tuple(logits.shape) if is_tensor else ()
-        vocab_size = self.vllm_config.model_config.vocab_size
-        if len(shape) != 2 or shape[0] != num_rows or not 0 < shape[1] <= vocab_size:
+        if len(shape) != 2 or shape[0] != num_rows or not 0 < shape[1] <= self.vocab_size:
             got = shape if is_tensor else type(logits).__name__
-            raise ValueError(f"compute_logits gave {got}, expected ({num_rows}, {vocab_size})")
+            raise ValueError(f"compute_logits gave {got}, expected ({num_rows}, {self.vocab_size})")
         if logits.device.type != self.device.type:
             raise ValueError(f"compute_logits gave logits on {logits.device}, not {self.device}")
 
@@ -260,15 +289,24 @@ class ModelRunner:
         rows = inputs.sampled_rows.tolist()
         states = [self.requests[inputs.req_ids[row]] for row in rows]
         metadata = SamplingMetadata.from_params(
-            [state.params for state in states], [state.generator for state in states]
+            [state.params for state in states],
+            [state.generator for state in states],
+            [state.edits for state in states],
         )
         sampled = self.sampler.forward(logits, metadata)
         token_ids = sampled.sampled_token_ids[:, 0].cpu().numpy()
         self.input_batch.append_tokens(inputs.slots[inputs.sampled_rows], token_ids)
-        for row, token_id in zip(rows, token_ids.tolist(), strict=True):
+        for row, state, token_id in zip(rows, states, token_ids.tolist(), strict=True):
             output.sampled_token_ids[row] = [token_id]
+            if state.edits is not None:
+                state.edits.append(token_id)
+            if state.prompt_logprobs is not None:
+                output.prompt_logprobs[inputs.req_ids[row]] = state.prompt_logprobs.entries
+                state.prompt_logprobs = None
         for index, message in sampled.errors.items():
             output.errors[inputs.req_ids[rows[index]]] = message
+        for index, logprobs in sampled.logprobs.items():
+            output.logprobs[inputs.req_ids[rows[index]]] = [logprobs]
         return output
 
 

@@ -9,12 +9,16 @@ whole batches the same operations wait for memory, and took five times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
+from .logit_edits import LogitEdits
+from .logprobs import compute_logprobs
+from .messages import TokenLogprobs
+from .penalties import Row
 from .sampling_params import SamplingParams
 
 GREEDY_TEMPERATURE = 1e-5
@@ -27,32 +31,42 @@ _SORTABLE = 2048
 _FEW = 4096
 """Up to so many best values are found faster by torch's top-k than by numpy's partition."""
 
-Row = np.ndarray[Any, np.dtype[np.float32]]
-
 
 @dataclass(slots=True)
 class SamplingMetadata:
-    """How each row is sampled; every list has one entry for each row."""
+    """How each row is sampled; every list has one entry for each row, and a dict has those rows
+    that need it."""
 
     temperature: list[float]
     top_p: list[float]
     """1 is off."""
     top_k: list[int]
     """0 is off."""
+    min_p: list[float]
+    """0 is off."""
     generators: list[torch.Generator]
     all_greedy: bool
+    edits: dict[int, LogitEdits]
+    num_logprobs: dict[int, int]
+    """-1 is all."""
 
     @classmethod
     def from_params(
-        cls, params: list[SamplingParams], generators: list[torch.Generator]
+        cls,
+        params: list[SamplingParams],
+        generators: list[torch.Generator],
+        edits: Sequence[LogitEdits | None] = (),
     ) -> SamplingMetadata:
         temperature = [p.temperature for p in params]
         return cls(
             temperature=temperature,
             top_p=[p.top_p for p in params],
             top_k=[max(0, p.top_k) for p in params],
+            min_p=[p.min_p for p in params],
             generators=generators,
             all_greedy=all(t < GREEDY_TEMPERATURE for t in temperature),
+            edits={row: e for row, e in enumerate(edits) if e is not None and e.acts},
+            num_logprobs={r: p.logprobs for r, p in enumerate(params) if p.logprobs is not None},
         )
 
 
@@ -62,6 +76,8 @@ class SamplerOutput:
     """[rows, 1] int64, on the CPU."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that could not be sampled; their token means nothing."""
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    """Rows that asked for them."""
 
 
 class Sampler:
@@ -78,12 +94,48 @@ class Sampler:
         rows = values.numpy()
         # numpy's is vectorised: 0.1 ms for 32 rows of 49152, where torch's takes 1.3 ms.
         token_ids = rows.argmax(axis=-1)
-        if not metadata.all_greedy:
-            weights = make_buffer(rows.shape[1])
-            for row, temperature in enumerate(metadata.temperature):
-                if temperature >= GREEDY_TEMPERATURE and row not in errors:
-                    token_ids[row] = self._sample(rows[row], weights, row, metadata)
-        return SamplerOutput(torch.from_numpy(token_ids).unsqueeze(-1), errors)
+        if metadata.edits or not metadata.all_greedy:
+            self._replace(token_ids, rows, errors, metadata)
+        sampled = torch.from_numpy(token_ids)
+        logprobs = {
+            row: compute_logprobs(values[row : row + 1], sampled[row : row + 1], count)[0]
+            for row, count in metadata.num_logprobs.items()
+            if row not in errors
+        }
+        return SamplerOutput(sampled.unsqueeze(-1), errors, logprobs)
+
+    def _replace(
+        self,
+        token_ids: np.ndarray,
+        rows: np.ndarray,
+        errors: dict[int, str],
+        metadata: SamplingMetadata,
+    ) -> None:
+        """Put other tokens where the best one of the model's logits is not what is wanted.
+
+        Args:
+            token_ids: [rows], changed in place.
+            rows: [rows, vocab] float32.
+            errors: by row; those whose edits leave nothing to choose from are added.
+        """
+        weights = make_buffer(rows.shape[1])
+        edited = np.empty(rows.shape[1], dtype=np.float32)
+        for row, temperature in enumerate(metadata.temperature):
+            edits = metadata.edits.get(row)
+            is_random = temperature >= GREEDY_TEMPERATURE
+            if row in errors or not (edits or is_random):
+                continue
+            logits = rows[row]
+            if edits is not None:
+                np.copyto(edited, logits)
+                edits.apply(edited)
+                logits = edited
+                token_ids[row] = logits.argmax()
+                if not np.isfinite(logits[token_ids[row]]):
+                    errors[row] = _describe_edited(logits[token_ids[row]])
+                    continue
+            if is_random:
+                token_ids[row] = self._sample(logits, weights, row, metadata)
 
     @staticmethod
     def _find_errors(logits: torch.Tensor) -> dict[int, str]:
@@ -95,7 +147,7 @@ class Sampler:
         return dict.fromkeys(wrong.nonzero().flatten().tolist(), message)
 
     def _sample(self, logits: Row, weights: Row, row: int, metadata: SamplingMetadata) -> int:
-        """One token by temperature, top-k, top-p, then a draw.
+        """One token by temperature, min-p, top-k, top-p, then a draw.
 
         Args:
             logits: [vocab].
@@ -108,9 +160,20 @@ class Sampler:
         np.divide(own, np.float32(metadata.temperature[row]), out=own)
         limit_top_k(own, metadata.top_k[row])
         np.exp(own, out=own)
+        limit_min_p(own, metadata.min_p[row])
         limit_top_p(own, metadata.top_p[row])
         draw = torch.rand((), dtype=torch.float64, generator=metadata.generators[row]).item()
         return pick(weights, draw)
+
+
+def _describe_edited(greatest: float) -> str:
+    """Why nothing can be sampled from edited logits of which this is the greatest."""
+    if greatest == -np.inf:
+        return (
+            "No token is left to choose for this request: allowed_token_ids, bad_words and "
+            "min_tokens together exclude every token."
+        )
+    return "repetition_penalty makes this request's logits too great for 32-bit numbers."
 
 
 def make_buffer(vocab: int) -> Row:
@@ -134,6 +197,17 @@ def limit_top_k(logits: Row, top_k: int) -> None:
         place = len(logits) - top_k
         least = np.partition(logits, place)[place]
     logits[logits < least] = -np.inf
+
+
+def limit_min_p(weights: Row, min_p: float) -> None:
+    """Set to 0 what weighs less than the part ``min_p`` of the best token.
+
+    Args:
+        weights: [vocab], the best one's is 1; changed in place.
+        min_p: in [0, 1]; 0 is off. It and top-k leave the same, whichever comes first.
+    """
+    if min_p > 0.0:
+        weights[weights < np.float32(min_p)] = 0.0
 
 
 def limit_top_p(weights: Row, top_p: float) -> None:
