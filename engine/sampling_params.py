@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .sampling_rules import RULES, SamplingParamsError, as_tuple
+from .sampling_rules import RULES, RequestOutputKind, SamplingParamsError, as_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Filled in front from the model's generation config and tokenizer."""
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    """What ``AsyncLLM.generate`` and ``LLMEngine.step`` give back; nobody else looks at it."""
 
     def __post_init__(self) -> None:
         for name in _SEQUENCES:

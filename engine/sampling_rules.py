@@ -5,9 +5,21 @@ The rules look at one value each; what two fields say together is ``sampling_par
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+
+class RequestOutputKind(enum.Enum):
+    """What each output of a request that is still running holds."""
+
+    CUMULATIVE = 0
+    """Everything so far."""
+    DELTA = 1
+    """What is new since the last one."""
+    FINAL_ONLY = 2
+    """There is one output, at the end."""
 
 
 class SamplingParamsError(ValueError):
@@ -134,5 +146,12 @@ RULES: tuple[Rule, ...] = (
     _ids("eos_token_ids"),
     _switch("skip_special_tokens"),
     _switch("include_stop_str_in_output"),
+    Rule(
+        "output_kind",
+        lambda value: isinstance(value, RequestOutputKind),
+        "a RequestOutputKind",
+    ),
 )
 """One for each field, in the order in which they are looked at."""
+
+RULE_OF: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
