@@ -14,8 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_kernels import attend, decode_by_matmul, prefill_by_matmul
-from .context import AttentionMetadata, get_forward_context, get_model_context
+from .attention_kernels import (
+    attend,
+    decode_by_matmul,
+    decode_capped,
+    prefill_by_matmul,
+    prefill_capped,
+)
+from .context import AttentionMetadata, ModelContext, get_forward_context, get_model_context
 from .kv_cache_spec import FullAttentionSpec
 from .packed_linear import can_pack
 
@@ -45,7 +51,14 @@ class _DecodeGroup:
 
 
 class Attention(nn.Module):
-    """Causal self-attention of one layer, with grouped key heads."""
+    """Causal self-attention of one layer, with grouped key heads.
+
+    Args:
+        scale: scores are multiplied by it.
+        logits_soft_cap: scores are kept within it, as ``cap * tanh(score / cap)``.
+        per_layer_sliding_window: a token sees so many tokens at most, itself the last of them.
+        cache_config: states the window in ``sliding_window`` where the argument leaves it open.
+    """
 
     def __init__(
         self,
@@ -66,8 +79,6 @@ class Attention(nn.Module):
         _refuse(
             prefix,
             alibi_slopes=alibi_slopes,
-            logits_soft_cap=logits_soft_cap,
-            per_layer_sliding_window=per_layer_sliding_window,
             kv_sharing_target_layer_name=kv_sharing_target_layer_name,
             attn_type=None if attn_type == "decoder" else attn_type,
         )
@@ -84,16 +95,31 @@ class Attention(nn.Module):
         self.attn_type = attn_type
         context = get_model_context()
         self.dtype = context.dtype if context else torch.get_default_dtype()
+        self.soft_cap = _above_zero(prefix, "logits_soft_cap", logits_soft_cap)
+        self.window = self._choose_window(per_layer_sliding_window, cache_config, context)
         # Only bfloat16 gains from the products: in float32 both ways cost the same.
-        self.by_matmul = self.dtype is torch.bfloat16 and can_pack(self.dtype)[0]
+        self.by_matmul = (
+            self.dtype is torch.bfloat16 and self.soft_cap is None and can_pack(self.dtype)[0]
+        )
         self.kv_cache = torch.empty(0)
         if context is not None:
             if prefix in context.static_forward_context:
                 raise ValueError(f"two attention layers have the prefix {prefix!r}")
             context.static_forward_context[prefix] = self
 
+    def _choose_window(
+        self, stated: int | None, cache_config: Any, context: ModelContext | None
+    ) -> int | None:
+        """The window, or ``None`` where no sequence outgrows it."""
+        if stated is None:
+            stated = getattr(cache_config, "sliding_window", None)
+        window = _above_zero(self.layer_name, "per_layer_sliding_window", stated)
+        longest = context.max_model_len if context else None
+        return None if window and longest and longest <= window else window
+
     def get_kv_cache_spec(self, vllm_config: Any) -> FullAttentionSpec:
-        """The cache that this layer needs, from ``vllm_config.cache_config.block_size``."""
+        """The cache that this layer needs, from ``vllm_config.cache_config.block_size``. A
+        layer with a window keeps what has left it too: blocks belong to all layers alike."""
         return FullAttentionSpec(
             block_size=vllm_config.cache_config.block_size,
             num_kv_heads=self.num_kv_heads,
@@ -199,7 +225,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """``query: [num_decode_reqs, kv_heads, group, head_size]`` to
         ``[num_decode_reqs, num_heads * head_size]``."""
-        name = ("decode", self.num_kv_heads, self.dtype)
+        name = ("decode", self.num_kv_heads, self.dtype, self.window)
         groups = metadata.cache.get(name)
         if groups is None:
             groups = metadata.cache[name] = self._decode_groups(metadata)
@@ -223,6 +249,10 @@ class Attention(nn.Module):
         # For one sequence the fused call is the faster one: it needs no mask.
         if self.by_matmul and group.mask is not None:
             return decode_by_matmul(query, key, group.keys, group.values, self.scale, group.mask)
+        if self.soft_cap is not None:
+            return decode_capped(
+                query, group.keys, group.values, self.scale, self.soft_cap, group.mask
+            )
         # A key head's queries stand where the tokens of a prompt would.
         attended = attend(query, group.keys, group.values, self.scale, mask=group.mask)
         return attended.reshape(query.shape[0], -1)
@@ -230,32 +260,42 @@ class Attention(nn.Module):
     def _decode_groups(self, metadata: AttentionMetadata) -> list[_DecodeGroup]:
         block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
         num_blocks = [
-            -(-length // metadata.block_size)
+            -(-length // metadata.block_size) - self._seen_from(length) // metadata.block_size
             for length in metadata.seq_lens[: metadata.num_decode_reqs]
         ]
         groups = split_by_length(num_blocks, _GATHER_LIMIT_BYTES // block_bytes)
         return [self._make_group(rows, len(groups) == 1, metadata) for rows in groups]
+
+    def _seen_from(self, length: int, new_tokens: int = 1) -> int:
+        """The first position that any of a sequence's ``new_tokens`` last tokens sees."""
+        return 0 if self.window is None else max(0, length - new_tokens + 1 - self.window)
 
     def _make_group(
         self, rows: list[int], is_only: bool, metadata: AttentionMetadata
     ) -> _DecodeGroup:
         if is_only:
             rows = sorted(rows)
+        size = metadata.block_size
         lengths = [metadata.seq_lens[row] for row in rows]
-        max_blocks = -(-max(lengths) // metadata.block_size)
+        seen_from = [self._seen_from(length) for length in lengths]
         index = torch.tensor(rows)
         tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
-        pages = self._pages(tables[:, :max_blocks])
+        blocks = _seen_blocks(tables, seen_from, lengths, size)
+        pages = self._pages(blocks)
         gathered = self._gather_buffers(pages.numel(), metadata.cache)
         shape = (len(rows), self.num_kv_heads, -1, self.head_size)
         keys, values = (part.view(shape) for part in gathered)
+        # Positions count from the first gathered block on.
+        starts = [start % size for start in seen_from]
+        ends = [
+            length - start // size * size for length, start in zip(lengths, seen_from, strict=True)
+        ]
         mask = None
         if len(rows) == 1:
-            keys, values = keys[:, :, : lengths[0]], values[:, :, : lengths[0]]
+            seen = slice(starts[0], ends[0])
+            keys, values = keys[:, :, seen], values[:, :, seen]
         else:
-            hidden = torch.arange(keys.shape[2]) >= torch.tensor(lengths)[:, None]
-            mask = torch.zeros(hidden.shape, dtype=self.dtype)  # [n, positions]
-            mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
+            mask = _decode_mask(starts, ends, keys.shape[2], self.dtype)
         return _DecodeGroup(None if is_only else index, pages, mask, gathered, keys, values)
 
     # -- several new tokens ---------------------------------------------------------------------
@@ -272,35 +312,49 @@ class Attention(nn.Module):
         """Attend with the ``n`` new tokens of request ``index`` and fill ``output``, which has
         the query's shape ``[n, kv_heads, group, head_size]``."""
         n, length = query.shape[0], metadata.seq_lens[index]
+        start = self._seen_from(length, n)
         if n == length:
             keys, values = key.transpose(0, 1), value.transpose(0, 1)
         else:
-            pages = self._request_pages(index, metadata)
+            pages = self._request_pages(index, start, metadata)
             gathered = self._gather_buffers(pages.numel(), metadata.cache)
             self._gather(pages, gathered)
             shape = (self.num_kv_heads, -1, self.head_size)
-            keys, values = (part.view(shape)[:, :length] for part in gathered)
-        if self.by_matmul:
+            skipped = start // metadata.block_size * metadata.block_size
+            seen = slice(start - skipped, length - skipped)
+            keys, values = (part.view(shape)[:, seen] for part in gathered)
+        is_limited = self.window is not None and self.window < length
+        if self.by_matmul and not is_limited:
             keys, values = keys.contiguous(), values.contiguous()
             prefill_by_matmul(query, keys, values, self.scale, output, metadata.cache)
             return
-        expanded = (self.num_kv_heads, self.group_size, length, self.head_size)
+        window = self.window if is_limited else None
+        is_causal = n == length and window is None and self.soft_cap is None
+        mask = None
+        if n > 1 and not is_causal:
+            mask = _chunk_mask(index, n, length - start, window, query.dtype, metadata.cache)
+        if self.soft_cap is not None:
+            prefill_capped(query, keys, values, self.scale, self.soft_cap, mask, output)
+            return
+        expanded = (self.num_kv_heads, self.group_size, length - start, self.head_size)
         attended = attend(
             query.permute(1, 2, 0, 3),
             keys[:, None].expand(expanded),
             values[:, None].expand(expanded),
             self.scale,
-            mask=_chunk_mask(index, n, length, query.dtype, metadata.cache),
-            is_causal=n == length,
+            mask=mask,
+            is_causal=is_causal,
         )  # [kv_heads, group, n, head_size]
         output.copy_(attended.permute(2, 0, 1, 3))
 
-    def _request_pages(self, index: int, metadata: AttentionMetadata) -> torch.Tensor:
-        name = ("pages", index, self.num_kv_heads)
+    def _request_pages(self, index: int, start: int, metadata: AttentionMetadata) -> torch.Tensor:
+        """The pages of request ``index`` from the block of position ``start`` on."""
+        first = start // metadata.block_size
+        name = ("pages", index, first, self.num_kv_heads)
         pages = metadata.cache.get(name)
         if pages is None:
-            num_blocks = -(-metadata.seq_lens[index] // metadata.block_size)
-            pages = self._pages(metadata.block_tables[index : index + 1, :num_blocks])
+            end = -(-metadata.seq_lens[index] // metadata.block_size)
+            pages = self._pages(metadata.block_tables[index : index + 1, first:end])
             metadata.cache[name] = pages
         return pages
 
@@ -323,25 +377,60 @@ def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
     return groups
 
 
+def _seen_blocks(
+    tables: torch.Tensor, seen_from: list[int], lengths: list[int], block_size: int
+) -> torch.Tensor:
+    """``[n, most blocks that a row sees]``: of each row of ``tables`` the blocks from that of
+    position ``seen_from`` on; what lies behind a row's end is any block."""
+    firsts = [start // block_size for start in seen_from]
+    counts = [
+        -(-length // block_size) - first for length, first in zip(lengths, firsts, strict=True)
+    ]
+    if not any(firsts):
+        return tables[:, : max(counts)]
+    wanted = torch.tensor(firsts)[:, None] + torch.arange(max(counts))
+    return tables.gather(1, wanted.clamp_(max=tables.shape[1] - 1))
+
+
+def _decode_mask(
+    starts: list[int], ends: list[int], positions: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """``[n, 1, 1, positions]``: hides what lies outside ``[start, end)`` of each row."""
+    at = torch.arange(positions)
+    hidden = at >= torch.tensor(ends)[:, None]
+    if any(starts):
+        hidden |= at < torch.tensor(starts)[:, None]
+    mask = torch.zeros(hidden.shape, dtype=dtype)
+    return mask.masked_fill_(hidden, float("-inf"))[:, None, None]
+
+
 def _chunk_mask(
-    index: int, n: int, length: int, dtype: torch.dtype, cache: dict[Any, Any]
-) -> torch.Tensor | None:
-    """``[n, length]``: hides from each of the last ``n`` tokens what comes after it; ``None``
-    where nothing does, or where the tokens are all there are."""
-    if n in (1, length):
-        return None
-    name = ("chunk mask", index, dtype)
-    mask = cache.get(name)
+    index: int, n: int, length: int, window: int | None, dtype: torch.dtype, cache: dict[Any, Any]
+) -> torch.Tensor:
+    """``[n, length]`` for the last ``n`` of ``length`` tokens: hides from each what comes after
+    it, and what has left its window."""
+    name = ("chunk mask", index, window, dtype)
+    mask: torch.Tensor | None = cache.get(name)
     if mask is None:
-        mask = torch.full((n, length), float("-inf"), dtype=dtype).triu_(length - n + 1)
+        hidden = torch.full((n, length), float("-inf"), dtype=dtype)
+        if window is None:
+            mask = hidden.triu_(length - n + 1)
+        else:
+            mask = hidden.triu(length - n + 1).add_(hidden.tril_(length - n - window))
         cache[name] = mask
     return mask
+
+
+def _above_zero(prefix: str, name: str, value: Any) -> Any:
+    if value is not None and not value > 0:
+        raise ValueError(f"attention layer {prefix!r}: {name} is {value!r}; expected more than 0")
+    return value
 
 
 def _refuse(prefix: str, **options: Any) -> None:
     for name, value in options.items():
         if value is not None:
             raise ValueError(
-                f"attention layer {prefix!r}: {name}={value!r} is not supported; plain causal "
-                "decoder attention is"
+                f"attention layer {prefix!r}: {name}={value!r} is not supported; causal decoder "
+                "attention is, with or without a window and capped scores"
             )

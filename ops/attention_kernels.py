@@ -1,9 +1,11 @@
-"""Attention over keys and values that are already gathered: two ways to the same values.
+"""Attention over keys and values that are already gathered: two ways to the same values, and one
+with capped scores.
 
-``attend`` is torch's own fused attention. ``attend_by_matmul`` computes the scores as one batched
-product, which on a CPU with bfloat16 instructions is up to twice as fast, because the fused one
-does not use them for heads this small. Which way is taken where is ``attention``'s decision;
-where keys come from is not known here.
+``attend`` is torch's own fused attention. The functions ``…_by_matmul`` compute the scores as one
+batched product, which on a CPU with bfloat16 instructions is up to twice as fast, because the fused
+one does not use them for heads this small. The fused one cannot cap scores; the functions
+``…_capped`` do, plainly. Which way is taken where is ``attention``'s decision; where keys come
+from is not known here.
 """
 
 from __future__ import annotations
@@ -113,6 +115,63 @@ def prefill_by_matmul(
         torch.softmax(scores, dim=-1, out=scores)
         attended = torch.bmm(scores, values[:, :end])  # [kv_heads, rows * group, head_size]
         output[row : row + rows].copy_(attended.view(kv_heads, rows, group, size).transpose(0, 1))
+
+
+def decode_capped(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    cap: float,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """One new token of each of ``n`` sequences over its context, with capped scores.
+
+    Shapes are those of ``decode_by_matmul``; ``mask`` may be ``None`` for a single sequence.
+    """
+    n, kv_heads, group, size = query.shape
+    scores = torch.matmul(query.float() * scale, keys.float().transpose(2, 3))
+    weights = _capped_weights(scores, cap, mask)  # [n, kv_heads, group, positions]
+    attended = torch.matmul(weights, values.float())
+    return attended.to(query.dtype).view(n, kv_heads * group * size)
+
+
+def prefill_capped(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    cap: float,
+    mask: torch.Tensor | None,
+    output: torch.Tensor,
+) -> None:
+    """The last ``n`` tokens of one sequence over its ``length`` keys, with capped scores.
+
+    Args:
+        query: ``[n, kv_heads, group, head_size]``, as ``output``, which is filled.
+        keys: ``[kv_heads, length, head_size]``, as ``values``.
+        mask: ``[n, length]``, 0 or -inf; ``None`` where every token sees every key.
+    """
+    n, kv_heads, group, size = query.shape
+    length = keys.shape[1]
+    keys, values = keys.float().transpose(1, 2), values.float()
+    rows = max(16, min(_MAX_QUERY_ROWS, _MAX_SCORES // (kv_heads * group * length)))
+    for row in range(0, n, rows):
+        part = query[row : row + rows].float().transpose(0, 1) * scale
+        scores = torch.bmm(part.reshape(kv_heads, -1, size), keys)
+        own = None if mask is None else mask[row : row + rows, None]
+        weights = _capped_weights(scores.view(kv_heads, -1, group, length), cap, own)
+        attended = torch.bmm(weights.view(scores.shape), values)
+        output[row : row + rows].copy_(attended.view(part.shape).transpose(0, 1))
+
+
+def _capped_weights(scores: torch.Tensor, cap: float, mask: torch.Tensor | None) -> torch.Tensor:
+    """``softmax(cap * tanh(scores / cap) + mask)`` over the last dimension, in float32, in which
+    the scores are given; they are overwritten."""
+    scores.div_(cap).tanh_().mul_(cap)
+    if mask is not None:
+        scores.add_(mask)
+    return torch.softmax(scores, dim=-1)
 
 
 def _causal_mask(

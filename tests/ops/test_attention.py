@@ -21,22 +21,33 @@ from hookserve.ops.context import (
 HEADS, KV_HEADS, SIZE, BLOCK = 6, 2, 8, 4
 
 
-def make_layer(dtype: torch.dtype = torch.float32) -> tuple[Attention, dict[str, Any]]:
+def make_layer(
+    dtype: torch.dtype = torch.float32, **options: Any
+) -> tuple[Attention, dict[str, Any]]:
     layers: dict[str, Any] = {}
     with set_model_context(static_forward_context=layers, dtype=dtype, block_size=BLOCK):
-        layer = Attention(HEADS, SIZE, 0.3, KV_HEADS, prefix="x.attn")
+        layer = Attention(HEADS, SIZE, 0.3, KV_HEADS, prefix="x.attn", **options)
     layer.bind_kv_cache(torch.zeros(layer.kv_cache_shape(200, BLOCK), dtype=dtype))
     return layer, layers
 
 
-def by_definition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def by_definition(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    window: int | None = None,
+    cap: float | None = None,
+) -> torch.Tensor:
     """The last ``len(q)`` positions' queries over all keys, head by head, in float64."""
     out = torch.zeros(len(q), HEADS, SIZE, dtype=torch.float64)
-    offset = len(k) - len(q)
     for row, head in itertools.product(range(len(q)), range(HEADS)):
-        keys = k.view(len(k), KV_HEADS, SIZE)[: offset + row + 1, head * KV_HEADS // HEADS].double()
-        values = v.view(len(v), KV_HEADS, SIZE)[: offset + row + 1, head * KV_HEADS // HEADS]
+        end = len(k) - len(q) + row + 1
+        seen = slice(max(0, end - window) if window else 0, end)
+        keys = k.view(len(k), KV_HEADS, SIZE)[seen, head * KV_HEADS // HEADS].double()
+        values = v.view(len(v), KV_HEADS, SIZE)[seen, head * KV_HEADS // HEADS]
         scores = keys @ q.view(len(q), HEADS, SIZE)[row, head].double() * 0.3
+        if cap:
+            scores = torch.tanh(scores / cap) * cap
         out[row, head] = torch.softmax(scores, 0) @ values.double()
     return out.view(len(q), -1)
 
@@ -79,10 +90,23 @@ def run(layer: Attention, layers: Any, batch: list[tuple[Sequence, int, int]]) -
         return layer(q, k, v)
 
 
+KINDS = {
+    "plain": (None, None),
+    "window of one block": (4, None),
+    "window across blocks": (6, None),
+    "window of one token": (1, None),
+    "window longer than all": (300, None),
+    "capped": (None, 0.7),
+    "capped in a window": (6, 0.7),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_chunks_and_decodes_equal_the_definition(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_and_decodes_equal_the_definition(kind: str, dtype: torch.dtype) -> None:
+    window, cap = KINDS[kind]
     tolerance = 1e-5 if dtype is torch.float32 else 2e-2
-    layer, layers = make_layer(dtype)
+    layer, layers = make_layer(dtype, per_layer_sliding_window=window, logits_soft_cap=cap)
     one = Sequence(23, [9, 3, 4, 30, 31, 2], dtype, 1)
     two = Sequence(11, [5, 20, 6], dtype, 2)
     steps = [
@@ -97,13 +121,19 @@ def test_chunks_and_decodes_equal_the_definition(dtype: torch.dtype) -> None:
         if batch[-1] == (two, 6, 7):  # not counted as a decode where it does not come first
             batch = [batch[1], batch[0]]
         got = run(layer, layers, batch).double()
-        want = torch.cat([by_definition(s.q[a:b], s.k[:b], s.v[:b]) for s, a, b in batch])
+        want = torch.cat(
+            [by_definition(s.q[a:b], s.k[:b], s.v[:b], window, cap) for s, a, b in batch]
+        )
         torch.testing.assert_close(got, want, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_many_decodes_of_very_different_lengths_equal_the_definition(dtype: torch.dtype) -> None:
-    layer, layers = make_layer(dtype)
+@pytest.mark.parametrize("kind", ["plain", "window across blocks", "capped"])
+def test_many_decodes_of_very_different_lengths_equal_the_definition(
+    kind: str, dtype: torch.dtype
+) -> None:
+    window, cap = KINDS[kind]
+    layer, layers = make_layer(dtype, per_layer_sliding_window=window, logits_soft_cap=cap)
     lengths = [2, 200, 3, 199, 5, 8, 9, 4, 150]
     start = 1
     batch = []
@@ -115,7 +145,7 @@ def test_many_decodes_of_very_different_lengths_equal_the_definition(dtype: torc
         batch.append((sequence, length - 1, length))
     assert len(split_by_length([-(-length // BLOCK) for length in lengths], 10**9)) > 1
     got = run(layer, layers, batch).double()
-    want = torch.cat([by_definition(s.q[-1:], s.k, s.v) for s, _, _ in batch])
+    want = torch.cat([by_definition(s.q[-1:], s.k, s.v, window, cap) for s, _, _ in batch])
     atol = 1e-5 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(got, want, rtol=0, atol=atol)
 
@@ -125,9 +155,10 @@ def use_products(layer: Attention) -> None:
     layer.by_matmul = True
 
 
-def test_the_way_by_products_equals_the_fused_one() -> None:
-    fast, layers = make_layer(torch.bfloat16)
-    plain, _ = make_layer(torch.bfloat16)
+@pytest.mark.parametrize("window", [None, 295])
+def test_the_way_by_products_equals_the_fused_one(window: int | None) -> None:
+    fast, layers = make_layer(torch.bfloat16, per_layer_sliding_window=window)
+    plain, _ = make_layer(torch.bfloat16, per_layer_sliding_window=window)
     use_products(fast)
     plain.by_matmul = False
     one = Sequence(300, list(range(1, 76)), torch.bfloat16, 1)  # more rows than a chunk has
@@ -155,6 +186,50 @@ def test_large_scores_are_not_rounded_to_steps() -> None:
         got = run(layer, layers, batch).double()
         want = torch.cat([by_definition(s.q[a:b], s.k[:b], s.v[:b]) for s, a, b in batch])
         torch.testing.assert_close(got, want, rtol=0, atol=3e-2)
+
+
+def test_a_window_gathers_no_more_than_it_needs() -> None:
+    layer, layers = make_layer(per_layer_sliding_window=6)
+    one = Sequence(200, list(range(1, 51)), torch.float32, 1)
+    run(layer, layers, [(one, 0, 190)])
+    metadata = AttentionMetadata(
+        1, 1, 1, [0, 1], [191], torch.tensor([one.blocks]), torch.tensor([0]), BLOCK
+    )
+    with torch.inference_mode(), set_forward_context(ForwardContext(metadata, layers)):
+        layer(one.q[190:191], one.k[190:191], one.v[190:191])
+    pages = next(value for name, value in metadata.cache.items() if name[0] == "gathered")[0]
+    assert len(pages) == 2 * KV_HEADS  # two blocks of 48
+
+
+def test_layers_with_and_without_a_window_share_a_step() -> None:
+    full, layers = make_layer()
+    limited, _ = make_layer(per_layer_sliding_window=5)
+    capped, _ = make_layer(logits_soft_cap=0.5)
+    one = Sequence(23, [9, 3, 4, 30, 31, 2], torch.float32, 1)
+    for start, end in ((0, 9), (9, 21), (21, 22)):
+        width = torch.tensor([one.blocks])
+        slots = [one.blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(start, end)]
+        n = end - start
+        metadata = AttentionMetadata(
+            1, n, int(n == 1), [0, n], [end], width, torch.tensor(slots), BLOCK
+        )
+        with torch.inference_mode(), set_forward_context(ForwardContext(metadata, layers)):
+            for layer, window, cap in ((full, None, None), (limited, 5, None), (capped, None, 0.5)):
+                got = layer(one.q[start:end], one.k[start:end], one.v[start:end])
+                want = by_definition(one.q[start:end], one.k[:end], one.v[:end], window, cap)
+                torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+
+
+def test_a_window_that_no_sequence_outgrows_is_none() -> None:
+    class CacheConfig:
+        sliding_window = 8
+
+    for longest, expected in ((8, None), (9, 8)):
+        with set_model_context(
+            static_forward_context={}, dtype=torch.float32, block_size=4, max_model_len=longest
+        ):
+            assert Attention(4, 8, 1.0, per_layer_sliding_window=8, prefix="a").window == expected
+            assert Attention(4, 8, 1.0, cache_config=CacheConfig(), prefix="b").window == expected
 
 
 def test_rows_may_be_strided_as_in_a_merged_projection() -> None:
@@ -230,8 +305,12 @@ def test_the_spec_states_the_bytes_of_a_block() -> None:
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'x'.*logits_soft_cap=5\.0 is not supported"):
-        Attention(4, 8, 1.0, logits_soft_cap=5.0, prefix="x")
+    with pytest.raises(ValueError, match=r"'x'.*alibi_slopes=\[0\.5\] is not supported"):
+        Attention(4, 8, 1.0, alibi_slopes=[0.5], prefix="x")
+    with pytest.raises(ValueError, match=r"'x': logits_soft_cap is 0\.0; expected more than 0"):
+        Attention(4, 8, 1.0, logits_soft_cap=0.0, prefix="x")
+    with pytest.raises(ValueError, match=r"'x': per_layer_sliding_window is -1"):
+        Attention(4, 8, 1.0, per_layer_sliding_window=-1, prefix="x")
     with pytest.raises(ValueError, match=r"attn_type='encoder'"):
         Attention(4, 8, 1.0, attn_type="encoder")
     with pytest.raises(ValueError, match=r"5 heads are not a multiple of 2"):
