@@ -35,6 +35,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     chat_template: str | None = None
     """A template that overrides the tokenizer's own."""
+    max_logprobs: int = 20
+    """Most log-probabilities a token that a request may ask for; -1: no limit."""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +52,22 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 1024
     """Token budget of one step, prompt chunks and decoded tokens together."""
     policy: str = "fcfs"
+    """``"fcfs"`` or ``"priority"``."""
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     distributed_executor_backend: str = "uni"
-    """Name in the registry of executors, or a class path."""
-    worker_cls: str = "hookserve.engine.worker:Worker"
+    """Name in the registry of executors; ``"auto"`` is already decided."""
+    executor_reason: str = ""
+    worker_cls: str = "auto"
+    """Class path; ``"auto"``: the platform fills in its own."""
+
+    @property
+    def workers_are_apart(self) -> bool:
+        """Whether each worker is a process of its own, so that the engine needs nothing of theirs.
+        An executor of a plugin may do either; then the engine is ready for both."""
+        return self.distributed_executor_backend == "mp"
 
 
 class LoadConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from .config import (
 )
 from .errors import ConfigError, HookserveError, ModelFileError
 from .model_shape import LENGTH_KEYS, find_wrong_sizes
+from .sampling_rules import RULE_OF
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ class EngineArgs:
         str | None,
         Setting("file with a chat template, or the template itself", group="Model"),
     ] = None
+    max_logprobs: Annotated[
+        int,
+        Setting(
+            "most log-probabilities a token that a request may ask for; -1: no limit",
+            group="Model",
+            minimum=-1,
+        ),
+    ] = 20
     seed: Annotated[
         int, Setting("seed of the engine's own random numbers", group="Model", minimum=0)
     ] = 0
@@ -162,6 +171,15 @@ class EngineArgs:
     num_gpu_blocks_override: Annotated[
         int | None, Setting("number of blocks of the KV cache", group="Engine", minimum=1)
     ] = None
+    scheduling_policy: Annotated[
+        str,
+        Setting(
+            "who is served first: fcfs, by arrival; priority, by the requests' own priority "
+            "(lower is sooner), then by arrival",
+            group="Engine",
+            choices=("fcfs", "priority"),
+        ),
+    ] = "fcfs"
     enable_prefix_caching: Annotated[
         bool, Setting("reuse the KV cache of a prompt's known beginning", group="Engine")
     ] = True
@@ -224,6 +242,7 @@ class EngineArgs:
             vocab_size=_text_config(hf_config)["vocab_size"],
             seed=self.seed,
             chat_template=self._read_chat_template(),
+            max_logprobs=self.max_logprobs,
         )
 
     def create_engine_config(self, host: Host) -> EngineConfig:
@@ -234,7 +253,7 @@ class EngineArgs:
             hookserve.hookspecs.PluginError: a plugin that failed, by identity.
         """
         from .config_changes import apply_platform
-        from .model_files import read_model_files
+        from .model_files import check_not_quantized, read_model_files
         from .model_registry import check_architecture
 
         self._check_limits()
@@ -242,6 +261,8 @@ class EngineArgs:
         platform = _import_platform(claim, host)
         files = read_model_files(self._resolve(self.model or DEFAULT_MODEL, host))
         model = self.create_model_config(files, host)
+        origin = self.sources.get("hf_overrides", "hf_overrides")
+        check_not_quantized(f"--hf-overrides (from {origin})", model.hf_config)
         check_architecture(model.architectures, host)
         self._check_blocks(model.max_model_len)
         config = EngineConfig(
@@ -255,6 +276,7 @@ class EngineArgs:
             scheduler=SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,
+                policy=self.scheduling_policy,
             ),
             parallel=ParallelConfig(
                 tensor_parallel_size=self.tensor_parallel_size,
@@ -272,7 +294,9 @@ class EngineArgs:
             log_color=self.log_color,
             additional_config=dict(self.additional_config),
         )
-        return apply_platform(config, platform, claim.owner, host)
+        changed = apply_platform(config, platform, claim.owner, host)
+        check_not_quantized(f"the configuration that {claim.owner} left", changed.model.hf_config)
+        return changed
 
     # -- the model's files ----------------------------------------------------------------------
 
@@ -314,9 +338,13 @@ class EngineArgs:
             found = {}
         else:
             found = _read_json(os.path.join(choice, "generation_config.json"), self, choice)
-        for key in self.override_generation_config:
+        for key, value in self.override_generation_config.items():
             if key not in GENERATION_KEYS:
                 raise self._refuse("override_generation_config", key, "one of", GENERATION_KEYS)
+            rule = RULE_OF[key]
+            if not rule.accepts(value):
+                expected = f"{rule.expected} as {key}"
+                raise self._refuse("override_generation_config", {key: value}, expected)
         return {**found, **self.override_generation_config}
 
     def _read_chat_template(self) -> str | None:

@@ -156,7 +156,7 @@ class KVCacheManager:
     def find_prefix(self, request: Request) -> list[int]:
         """The longest run of cached blocks at the request's start; at least one token is left to
         compute, because the next token's logits come from it."""
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or request.must_compute_prompt:
             return []
         found: list[int] = []
         hashes = request.hash_full_blocks(self.block_size)
@@ -185,6 +185,13 @@ class KVCacheManager:
         request.num_computed_tokens = len(cached) * self.block_size
         request.num_registered_blocks = len(cached)
         return True
+
+    def may_fit(self, request: Request, without: Iterable[Request]) -> bool:
+        """Whether ``admit`` can succeed if these others lose their blocks; a block that they share
+        is counted for each of them, so it may still be refused."""
+        num_needed = self.num_blocks_for(request.num_tokens) - len(self.find_prefix(request))
+        num_held = sum(len(other.block_ids) for other in without)
+        return num_needed <= self.pool.num_free + num_held
 
     def extend(self, request: Request) -> list[int] | None:
         """Blocks added so that all known tokens fit; ``None``: there are not enough free ones."""
@@ -216,7 +223,7 @@ class KVCacheManager:
     def is_prefix_coming(self, request: Request, running: Iterable[Request]) -> bool:
         """Whether a running request is about to compute the block that the waiting one needs
         next: then waiting is cheaper than computing it twice."""
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or request.must_compute_prompt:
             return False
         index = len(self.find_prefix(request))
         if index >= (request.num_tokens - 1) // self.block_size:

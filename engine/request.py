@@ -42,6 +42,7 @@ class Request:
         "num_registered_blocks",
         "params",
         "prefix_root",
+        "priority",
         "queued_s",
         "request_id",
         "status",
@@ -61,6 +62,7 @@ class Request:
         self.request_id = message.request_id
         self.params = message.params
         self.arrival_ts = arrival_ts
+        self.priority = message.priority
         self.token_ids = array("i", message.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
@@ -99,6 +101,12 @@ class Request:
     def is_decoding(self) -> bool:
         """Whether the next step computes just its newest token."""
         return self.num_uncomputed_tokens == 1 and self.num_output_tokens > 0
+
+    @property
+    def must_compute_prompt(self) -> bool:
+        """Whether every prompt token has to be computed for this request, cached or not: its
+        log-probabilities come from there, and go out with the first token."""
+        return self.params.prompt_logprobs is not None and self.num_output_tokens == 0
 
     @property
     def is_finished(self) -> bool:

@@ -6,13 +6,13 @@ goes to chunks of prompts. Blocks are ``kv_cache``'s, what a token means for its
 
 A request waits until all blocks of its prompt are free. When a decoding request finds no block,
 the request admitted last is preempted: its blocks are taken, and it is computed anew later,
-mostly from the prefix cache.
+mostly from the prefix cache. Under the policy ``priority`` it is the one of the lowest priority,
+and of those the latest; and a waiting request may take the place of running ones of lower priority.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
@@ -21,6 +21,8 @@ from .kv_cache import KVCacheManager
 from .messages import EngineCoreOutput, SchedulerStats
 from .output import find_stop
 from .request import Request, RequestStatus
+from .request_queue import make_queue
+from .sampling_params import SamplingParamsError
 from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .vllm_config import VllmConfig
 
@@ -72,8 +74,9 @@ class Scheduler:
         # The last token of a request is never computed, so it needs no place in the cache.
         self.max_num_tokens = min(self.max_model_len, self.kv_cache.num_tokens_capacity + 1)
         self.requests: dict[str, Request] = {}
-        self.waiting: deque[Request] = deque()
+        self.waiting = make_queue(config.policy)
         self.running: list[Request] = []
+        """In the order of admission, or of priority: the last one is the first victim."""
         self.finished_req_ids: set[str] = set()
         self.known_req_ids: set[str] = set()
         """Requests that the workers have state for."""
@@ -89,7 +92,7 @@ class Scheduler:
         if refusal is not None:
             return EngineCoreOutput(request.request_id, finish_reason="error", error=refusal)
         self.requests[request.request_id] = request
-        self.waiting.append(request)
+        self.waiting.add(request)
         return None
 
     def _refusal(self, request: Request) -> str | None:
@@ -113,6 +116,10 @@ class Scheduler:
                 f"The prompt has {count} tokens and can never fit: the KV cache holds "
                 f"{self.kv_cache.num_tokens_capacity} tokens."
             )
+        try:
+            request.params.check_vocabulary(self.vocab_size)
+        except SamplingParamsError as error:
+            return f"{error}."
         return None
 
     def finish_requests(self, request_ids: str | Iterable[str], reason: str) -> list[Request]:
@@ -159,13 +166,31 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the tokens of the next step and give their requests blocks."""
         output = SchedulerOutput()
+        self._make_room(output)
         self._schedule_decodes(output)
         self._schedule_prompts(output)
         self._after_schedule(output)
         return output
 
+    def _make_room(self, output: SchedulerOutput) -> None:
+        """Let the first waiting request run in place of those whose priority is lower, if that is
+        what it takes. Only then: what is free is given out behind the decoding requests."""
+        first = next(iter(self.waiting), None)
+        if first is None or not self.running:
+            return
+        precedence = self.waiting.precedence
+        if precedence(self.running[-1]) <= precedence(first):
+            return
+        lower = [r for r in self.running if precedence(r) > precedence(first)]
+        if not self.kv_cache.may_fit(first, lower):
+            return
+        while len(self.running) == self.max_num_seqs or not self._admit(first):
+            if not lower:
+                return
+            self._preempt(lower.pop(), output)
+
     def _schedule_decodes(self, output: SchedulerOutput) -> None:
-        """One token for each decoding request, in the order of their admission."""
+        """One token for each decoding request, the first victim of a shortage last."""
         for request in list(self.running):
             if request.status is not RequestStatus.RUNNING or not request.is_decoding:
                 continue
@@ -189,21 +214,23 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
         request.num_preemptions += 1
-        self.waiting.appendleft(request)
+        self.waiting.put_back(request)
         output.preempted_req_ids.add(request.request_id)
         self.counts.preempted += 1
 
     def _schedule_prompts(self, output: SchedulerOutput) -> None:
         """Chunks of prompts: half of the budget is the oldest's, the rest goes to what ends
-        soonest. So a long prompt moves in every step, and short ones pass it."""
+        soonest. So a long prompt moves in every step, and short ones pass it. Priority, where it
+        counts, goes before both."""
         budget = self._prompt_budget(output)
         candidates = self._prompt_candidates(output)
         if budget <= 0 or not candidates:
             return
         # Waiting ones too: else short prompts could pass a long one for as long as they come.
-        oldest = min(candidates, key=lambda request: request.arrival_ts)
+        precedence = self.waiting.precedence
+        oldest = min(candidates, key=lambda r: (precedence(r), r.arrival_ts))
         others = [request for request in candidates if request is not oldest]
-        others.sort(key=lambda request: request.num_uncomputed_tokens)
+        others.sort(key=lambda r: (precedence(r), r.num_uncomputed_tokens))
         share = budget if not others else max(1, budget // 2)
         blocked = not self._admit(oldest)
         if not blocked:
@@ -243,13 +270,13 @@ class Scheduler:
         if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
             request.queued_s = time.monotonic() - request.arrival_ts
-            if self.kv_cache.enable_prefix_caching:
+            if self.kv_cache.enable_prefix_caching and not request.must_compute_prompt:
                 self.counts.cache_queries += request.num_tokens
                 self.counts.cache_hits += request.num_computed_tokens
         request.is_resumed = request.request_id in self.known_req_ids
         self.waiting.remove(request)
         request.status = RequestStatus.RUNNING
-        self.running.append(request)
+        self.waiting.enter_running(self.running, request)
         return True
 
     def _give_chunk(self, request: Request, limit: int, output: SchedulerOutput) -> int:
@@ -326,10 +353,12 @@ class Scheduler:
                     EngineCoreOutput(request_id, finish_reason="error", error=errors[request_id])
                 )
             elif token_ids:
-                outputs.append(self._take_tokens(request, token_ids))
+                outputs.append(self._take_tokens(request, token_ids, model_runner_output))
         return outputs
 
-    def _take_tokens(self, request: Request, token_ids: list[int]) -> EngineCoreOutput:
+    def _take_tokens(
+        self, request: Request, token_ids: list[int], result: ModelRunnerOutput
+    ) -> EngineCoreOutput:
         """Append tokens up to the one that ends the request."""
         is_first = request.num_output_tokens == 0
         stop = None
@@ -342,6 +371,7 @@ class Scheduler:
                 self._end(request, stop.finish_reason)
                 break
         self.counts.generation_tokens += len(taken)
+        logprobs = result.logprobs.get(request.request_id)
         return EngineCoreOutput(
             request.request_id,
             taken,
@@ -350,6 +380,8 @@ class Scheduler:
             num_cached_tokens=request.num_cached_tokens if is_first else 0,
             queued_s=request.queued_s if is_first else None,
             num_preemptions=request.num_preemptions,
+            logprobs=None if logprobs is None else logprobs[: len(taken)],
+            prompt_logprobs=result.prompt_logprobs.get(request.request_id),
         )
 
     # -- reports --------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ _CHAT = (
         "replies carry no metrics of their request", "enable-per-request-metrics", arity="none"
     ),
     *_refused(
-        "a request asks for token ids with return_token_ids",
+        "a request asks for them with return_tokens_as_token_ids",
         "return-tokens-as-token-ids",
         arity="none",
     ),
@@ -171,6 +171,7 @@ _MODEL = (
         "hf-overrides",
         "generation-config",
         "override-generation-config",
+        "max-logprobs",
         "seed",
         "enforce-eager",
     ),
@@ -202,8 +203,11 @@ _MODEL = (
         "config-format",
         neutral=("auto", "hf"),
     ),
-    *_refused("log probabilities are not returned yet", "max-logprobs", neutral=("20",)),
-    *_refused("log probabilities are not returned yet", "logprobs-mode", neutral=("raw_logprobs",)),
+    *_refused(
+        "log-probabilities are those of the model's own logits",
+        "logprobs-mode",
+        neutral=("raw_logprobs",),
+    ),
     *_refused("logits processors do not come through a hook yet", "logits-processors"),
     *_refused("io processors do not come through a hook yet", "io-processor-plugin"),
     *_refused("only text generation is served", "pooler-config"),
@@ -276,6 +280,7 @@ _ENGINE = (
         "enable-prefix-caching",
         "max-num-batched-tokens",
         "max-num-seqs",
+        "scheduling-policy",
     ),
     Flag(
         "gpu-memory-utilization",
@@ -295,7 +300,6 @@ _ENGINE = (
     *_refused(
         "the queue has the server's own bound", "max-num-queued-reqs", "max-num-queued-tokens"
     ),
-    *_refused("requests are served in their order", "scheduling-policy", neutral=("fcfs",)),
     *_refused("schedulers do not come through a hook yet", "scheduler-cls"),
     *_refused("steps do not overlap yet", "async-scheduling", arity="none"),
     Flag("enable-chunked-prefill", "no effect", "prompts are always computed in chunks", "none"),
