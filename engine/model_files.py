@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from .gguf_names import generation_config_from_gguf, hf_config_from_gguf, hf_ten
 from .safetensors_files import find_weight_files
 
 _END_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_QUANTIZATION_KEYS = ("quantization_config", "compression_config")
+_QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""What GPTQ, AWQ and ModelOpt write beside a config.json that says nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,9 @@ def _read_folder(path: str) -> ModelFiles:
         raise ModelFileError(f"{path}: there is no config.json in this folder{hint}")
     hf_config = _read_json(config_path)
     _check_config(config_path, hf_config)
+    for name in _QUANTIZATION_FILES:
+        if os.path.exists(os.path.join(path, name)):
+            raise _quantized(os.path.join(path, name), _read_json(os.path.join(path, name)))
     generation_path = os.path.join(path, "generation_config.json")
     if os.path.exists(generation_path):
         generation_config = _read_json(generation_path)
@@ -79,19 +86,39 @@ def _read_folder(path: str) -> ModelFiles:
 
 
 def _check_config(config_path: str, hf_config: dict[str, Any]) -> None:
-    quantization = hf_config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise ModelFileError(
-            f"{config_path}: the checkpoint is quantized with {method or 'an unnamed method'!r}, "
-            "which is not supported; use the unquantized checkpoint or a GGUF file"
-        )
+    check_not_quantized(config_path, hf_config)
     names = hf_config.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         raise ModelFileError(
             f"{config_path}: 'architectures' is {names!r}; expected a list with the model's "
             'class, such as ["LlamaForCausalLM"]'
         )
+
+
+def check_not_quantized(where: str, hf_config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that says that its weights are quantized, wherever it came from.
+
+    Raises:
+        ModelFileError: naming ``where`` and the method.
+    """
+    for part in (hf_config, hf_config.get("text_config")):
+        for key in _QUANTIZATION_KEYS:
+            if isinstance(part, Mapping) and part.get(key) is not None:
+                raise _quantized(where, part[key])
+
+
+def _quantized(where: str, details: Any) -> ModelFileError:
+    found = details if isinstance(details, Mapping) else {}
+    inner = found.get("quantization")  # where ModelOpt has it
+    places = (found, inner if isinstance(inner, Mapping) else {})
+    method = next(
+        (part[key] for part in places for key in ("quant_method", "quant_algo") if part.get(key)),
+        "an unnamed method",
+    )
+    return ModelFileError(
+        f"{where}: the checkpoint is quantized with {method!r}, which is not supported; use the "
+        "unquantized checkpoint or a GGUF file"
+    )
 
 
 def _read_json(path: str) -> dict[str, Any]:

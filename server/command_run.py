@@ -23,6 +23,7 @@ from .settings import Settings, all_specs, resolve_settings
 
 if TYPE_CHECKING:
     from hookserve.engine.config import EngineConfig
+    from hookserve.engine.text.tokenizer import Tokenizer
     from hookserve.hookspecs import Host
 
 logger = logging.getLogger(__name__)
@@ -120,8 +121,7 @@ def serve_model(settings: Settings) -> int:
     host = bootstrap_front(settings)
     try:
         log_host(host)
-        config = settings.engine_args.create_engine_config(host)
-        tokenizer = _load_tokenizer(config)
+        config, tokenizer = configure(settings, host)
         for line in banner(settings, config, host):
             logger.info("%s", line)
         return _serve(settings, host, config, tokenizer)
@@ -144,13 +144,15 @@ def bootstrap_front(settings: Settings) -> Host:
     return host
 
 
-def _load_tokenizer(config: EngineConfig) -> Any:
+def configure(settings: Settings, host: Host) -> tuple[EngineConfig, Tokenizer]:
+    """What the engine will be started with, and the tokenizer that front needs."""
     from hookserve.engine.text.tokenizer import load_tokenizer
 
-    return load_tokenizer(config.model.tokenizer)
+    config = settings.engine_args.create_engine_config(host)
+    return config, load_tokenizer(config.model.tokenizer)
 
 
-def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Any) -> int:
+def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Tokenizer) -> int:
     import asyncio
 
     from .serve import serve

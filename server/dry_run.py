@@ -27,33 +27,26 @@ def dry_run(settings: Settings) -> int:
     """Print the report on standard output.
 
     Raises:
-        HookserveError, HostError: whatever would stop the start; conflicts of plugins too.
+        HookserveError, HostError: whatever would stop the start before the engine; that a port is
+            taken is no such thing, because the server that it is meant for may run already.
     """
-    from .command_run import bootstrap_front
+    from .command_run import bootstrap_front, configure
+    from .listen import check_address
+    from .runtime import ServerRuntime
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
-        config = settings.engine_args.create_engine_config(host)
+        config, tokenizer = configure(settings, host)
         plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
-        _check_serving(config, host)
+        check_address(settings.server.host, settings.server.uds)
+        # Made as for a start: what loggers, routes and templates refuse, it refuses.
+        ServerRuntime(settings.server, host, config, tokenizer)
         for line in report(settings, config, plan, host):
             print(line)
     finally:
         host.close()
     return 0
-
-
-def _check_serving(config: EngineConfig, host: Host) -> None:
-    """Raises for what a start would find in text and routes: an unusable chat template, two
-    plugins on one path. An endpoint that cannot be built puts its plugin out, as there."""
-    from hookserve.engine.text.tokenizer import load_tokenizer
-
-    from .endpoint_set import EndpointSet
-    from .serving import choose_template
-
-    choose_template(config.model.chat_template, load_tokenizer(config.model.tokenizer))
-    EndpointSet.build(host)
 
 
 def report(settings: Settings, config: EngineConfig, plan: MemoryPlan, host: Host) -> Iterator[str]:

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 from hookserve.engine.errors import EX_UNAVAILABLE, HookserveError
 
@@ -27,13 +28,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     Raises:
         ListenError: naming address and port, and the process that holds the port if it can be seen.
     """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ListenError(f"cannot listen at host {host!r}: {reason}") from error
+    family, _, _, _, address = _resolve(host, port)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,6 +42,25 @@ def listen_tcp(host: str, port: int) -> socket.socket:
             ) from error
         raise ListenError(f"cannot listen at {host} port {port}: {error.strerror}") from error
     return sock
+
+
+def _resolve(host: str, port: int) -> tuple[Any, ...]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ListenError(f"cannot listen at host {host!r}: {reason}") from error
+
+
+def check_address(host: str, uds: str | None) -> None:
+    """Raise the ``ListenError`` of an address that can never be had, without taking it."""
+    if uds is None:
+        _resolve(host, 0)
+        return
+    folder = os.path.dirname(uds) or "."
+    if not os.path.isdir(folder):
+        raise ListenError(f"cannot listen at socket {uds!r}: there is no folder {folder!r}")
+    _refuse_other_file(uds)
 
 
 def listen_unix(path: str) -> socket.socket:
@@ -72,16 +86,20 @@ def listen_unix(path: str) -> socket.socket:
 
 def _remove_stale(path: str) -> None:
     """Remove a socket at which nobody listens; raises for anything else that is there."""
+    _refuse_other_file(path)
+    with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+        else:
+            raise ListenError(f"socket {path} is in use; choose another path with --uds")
+
+
+def _refuse_other_file(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise ListenError(f"{path} exists and is no socket; choose another path with --uds")
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                os.unlink(path)
-            else:
-                raise ListenError(f"socket {path} is in use; choose another path with --uds")
 
 
 def address_of(sock: socket.socket) -> str:

@@ -125,6 +125,37 @@ def test_a_quantized_checkpoint_is_refused_by_its_method(folder: Path) -> None:
     refused(folder, "quantized with 'gptq'")
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "method"),
+    [
+        ("quantize_config.json", {"bits": 4, "quant_method": "gptq"}, "gptq"),
+        ("quantize_config.json", {"bits": 4}, "an unnamed method"),
+        ("quant_config.json", {"w_bit": 4, "quant_method": "awq"}, "awq"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, "NVFP4"),
+    ],
+)
+def test_a_quantized_checkpoint_is_refused_by_the_file_beside_it(
+    folder: Path, file: str, content: dict[str, Any], method: str
+) -> None:
+    (folder / file).write_text(json.dumps(content))
+    refused(folder, rf"{file}: .*quantized with '{method}'")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quantization_config": {}},
+        {"compression_config": {"quant_method": "sparse"}},
+        {"text_config": {"quantization_config": {"quant_method": "fp8"}}},
+    ],
+)
+def test_a_quantized_checkpoint_is_refused_wherever_its_configuration_says_so(
+    folder: Path, config: dict[str, Any]
+) -> None:
+    edit_config(folder, **config)
+    refused(folder, "quantized with '(an unnamed method|sparse|fp8)'")
+
+
 def test_a_missing_shard(folder: Path) -> None:
     weight_map = shard(folder)
     (folder / weight_map["c"]).unlink()

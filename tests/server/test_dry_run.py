@@ -145,6 +145,63 @@ def test_a_chat_template_that_is_none_is_told_before_a_start(
     assert "--chat-template" in capsys.readouterr().err.splitlines()[-1]
 
 
+REQUIRED = """
+from hookserve.hookspecs import hookimpl
+
+class Logger:
+    def __init__(self, vllm_config, engine_index):
+        raise RuntimeError("no licence")
+
+@hookimpl
+def {hook}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--hf-overrides", '{"quantization_config": {"quant_method": "awq"}}'], 74, "'awq'"),
+        (["--hf-overrides.quantization_config.quant_method", "awq"], 74, "'awq'"),
+        (["--host", "no.such.host.invalid"], 69, "no.such.host.invalid"),
+        (["--uds", "no/such/folder/s"], 69, "no/such/folder"),
+        (["--uds", __file__], 69, "is no socket"),
+    ],
+)
+def test_what_a_start_refuses_before_the_engine_a_dry_run_refuses_too(
+    tiny_llama: Path,
+    words: list[str],
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    for mode in (["--dry-run"], []):
+        assert main(["run", str(tiny_llama), *words, *mode]) == code
+        assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("stem", "hook"),
+    [
+        ("dry_logger", "stat_logger(): return Logger"),
+        ("dry_started", "process_started(roles, config): raise RuntimeError('no licence')"),
+    ],
+)
+def test_a_required_plugin_that_fails_in_front_fails_a_dry_run(
+    tiny_llama: Path, tmp_path: Path, stem: str, hook: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / f"{stem}.py"
+    file.write_text(REQUIRED.format(hook=hook))
+    words = ["--plugin", str(file), "--require-plugins", stem]
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 78
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"file:{stem}" in last and "no licence" in last
+
+
 def test_what_a_platform_changes_is_shown_as_its_own(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
