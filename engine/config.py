@@ -47,12 +47,15 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
 
 
+SCHEDULING_POLICIES: tuple[str, ...] = ("fcfs", "priority")
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 1024
     """Token budget of one step, prompt chunks and decoded tokens together."""
     policy: str = "fcfs"
-    """``"fcfs"`` or ``"priority"``."""
+    """One of ``SCHEDULING_POLICIES``."""
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .config import (
+    SCHEDULING_POLICIES,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
@@ -177,7 +178,7 @@ class EngineArgs:
             "who is served first: fcfs, by arrival; priority, by the requests' own priority "
             "(lower is sooner), then by arrival",
             group="Engine",
-            choices=("fcfs", "priority"),
+            choices=SCHEDULING_POLICIES,
         ),
     ] = "fcfs"
     enable_prefix_caching: Annotated[
@@ -409,6 +410,10 @@ class EngineArgs:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             if getattr(self, name) < 1:
                 raise self._refuse(name, getattr(self, name), "at least 1")
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise self._refuse(
+                "scheduling_policy", self.scheduling_policy, "one of", SCHEDULING_POLICIES
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise self._refuse(
                 "max_num_batched_tokens",

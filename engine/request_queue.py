@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
+from .config import SCHEDULING_POLICIES
 from .errors import ConfigError
 from .request import Request
-
-POLICIES: tuple[str, ...] = ("fcfs", "priority")
 
 
 class RequestQueue(Protocol):
@@ -80,10 +79,11 @@ def _rank(request: Request) -> tuple[int, float, str]:
 def make_queue(policy: str) -> RequestQueue:
     """
     Raises:
-        ConfigError: for a name that is not in ``POLICIES``.
+        ConfigError: for a name that is not in ``SCHEDULING_POLICIES``.
     """
     if policy == "fcfs":
         return FCFSQueue()
     if policy == "priority":
         return PriorityQueue()
-    raise ConfigError(f"scheduling policy {policy!r}: expected one of {', '.join(POLICIES)}")
+    known = ", ".join(SCHEDULING_POLICIES)
+    raise ConfigError(f"scheduling policy {policy!r}: expected one of {known}")
