@@ -7,20 +7,17 @@ with it is the route's business.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from hookserve.engine.engine_client import EngineClient
-from hookserve.engine.errors import ConfigError
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.text.chat_template import (
-    ChatTemplate,
     ChatTemplateError,
+    choose_template,
     render_chat,
-    tokenizer_template,
 )
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import Host, RequestRecord
@@ -28,8 +25,6 @@ from hookserve.hookspecs import Host, RequestRecord
 from .errors import ApiError, bad_request, cut
 from .health import Health
 from .stat_logging import StatLoggers
-
-logger = logging.getLogger("hookserve.server.serving")
 
 T = TypeVar("T")
 NUM_TEXT_THREADS = 2
@@ -151,23 +146,3 @@ class Serving:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def choose_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The template that chats are rendered with, compiled once; ``None`` if there is none.
-
-    Raises:
-        ConfigError: the operator's own template is no template.
-    """
-    if override is not None:
-        try:
-            return ChatTemplate(override, tokenizer.special_tokens, "--chat-template")
-        except ChatTemplateError as error:
-            raise ConfigError(str(error)) from error
-    if tokenizer.chat_template is None:
-        return None
-    try:
-        return tokenizer_template(tokenizer)
-    except ChatTemplateError as error:
-        logger.warning("chats are refused: %s", error)
-        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -22,6 +23,8 @@ import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from hookserve.engine.errors import ConfigError
+
 from .template_growth import (
     GROWING_FILTERS,
     GROWING_METHODS,
@@ -30,6 +33,8 @@ from .template_growth import (
     grown_chars,
 )
 from .tokenizer import DEFAULT_TEMPLATE, TOOL_TEMPLATE, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 MAX_OUTPUT_CHARS = 32 << 20
 MAX_RENDER_S = 5.0
@@ -168,6 +173,26 @@ def tokenizer_template(tokenizer: Tokenizer, *, with_tools: bool = False) -> Cha
         tokenizer.compiled_templates[name] = compiled
     assert isinstance(compiled, ChatTemplate)
     return compiled
+
+
+def choose_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template that chats are rendered with, compiled once; ``None`` if there is none.
+
+    Raises:
+        ConfigError: the operator's own template is no template.
+    """
+    if override is not None:
+        try:
+            return ChatTemplate(override, tokenizer.special_tokens, "--chat-template")
+        except ChatTemplateError as error:
+            raise ConfigError(str(error)) from error
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        return tokenizer_template(tokenizer)
+    except ChatTemplateError as error:
+        logger.warning("chats are refused: %s", error)
+        return None
 
 
 class _Budget:
