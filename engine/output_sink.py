@@ -65,8 +65,10 @@ class OutputSink:
 
 
 def join(first: EngineCoreOutput, second: EngineCoreOutput) -> EngineCoreOutput:
-    """Both outputs as one; the list of ``first`` is extended in place."""
+    """Both outputs as one; the lists of ``first`` are extended in place."""
     first.new_token_ids.extend(second.new_token_ids)
+    if first.logprobs is not None and second.logprobs is not None:
+        first.logprobs.extend(second.logprobs)
     return EngineCoreOutput(
         request_id=first.request_id,
         new_token_ids=first.new_token_ids,
@@ -76,4 +78,6 @@ def join(first: EngineCoreOutput, second: EngineCoreOutput) -> EngineCoreOutput:
         num_cached_tokens=max(first.num_cached_tokens, second.num_cached_tokens),
         queued_s=first.queued_s if first.queued_s is not None else second.queued_s,
         num_preemptions=max(first.num_preemptions, second.num_preemptions),
+        logprobs=second.logprobs if first.logprobs is None else first.logprobs,
+        prompt_logprobs=first.prompt_logprobs or second.prompt_logprobs,
     )

@@ -4,25 +4,17 @@ tokens, and how many tokens fit. Fields of one request are ``sampling_rules``' t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .config import EngineConfig
 from .engine_args import GENERATION_KEYS
 from .errors import InvalidRequestError, cut
+from .sampling_rules import RULE_OF
 
 logger = logging.getLogger(__name__)
 
 _WITHOUT_EFFECT = {"typical_p": 1.0, "num_beams": 1}
-
-_IN_RANGE: dict[str, Callable[[Any], bool]] = {
-    "temperature": lambda value: 0 <= value <= 2,
-    "top_p": lambda value: 0 < value <= 1,
-    "top_k": lambda value: isinstance(value, int) and -1 <= value < 2**31,
-    "min_p": lambda value: 0 <= value <= 1,
-    "repetition_penalty": lambda value: value > 0,
-}
 
 
 @dataclass(frozen=True)
@@ -46,12 +38,13 @@ class SamplingDefaults:
             value = generation.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                logger.warning("generation_config: %s=%s is no number; left out", name, cut(value))
-            elif not _IN_RANGE[name](value):
-                logger.warning("generation_config: %s=%s is out of range; left out", name, value)
-            else:
+            rule = RULE_OF[name]
+            if rule.accepts(value):
                 kept[name] = value
+            else:
+                logger.warning(
+                    "generation_config: %s=%s is not %s; left out", name, cut(value), rule.expected
+                )
         for name, neutral in _WITHOUT_EFFECT.items():
             if generation.get(name, neutral) not in (None, neutral):
                 logger.warning(
@@ -83,11 +76,13 @@ def _eos_token_ids(config: EngineConfig, tokenizer_eos: int | None) -> tuple[int
 
 @dataclass(frozen=True)
 class ContextLimits:
-    """How many tokens a request may have, prompt and output together."""
+    """How many tokens a request may have, prompt and output together, and which ones."""
 
     max_model_len: int
     kv_capacity: int
     vocab_size: int
+    max_logprobs: int = 20
+    """-1: as many as the vocabulary has."""
 
     def max_tokens(self, num_prompt: int, asked: int | None, default: int | None) -> int:
         """Tokens that the request may generate.
@@ -134,6 +129,29 @@ class ContextLimits:
                 param=f"{path}[{at}]",
                 code="invalid_token_id",
             )
+
+    def num_logprobs(self, asked: int | None, path: str) -> int | None:
+        """How many of the likeliest tokens each position shows; -1 asks for all of them, ``None``
+        for no log-probabilities.
+
+        Args:
+            path: what messages call the number.
+
+        Raises:
+            InvalidRequestError: more than the server gives.
+        """
+        if asked is None:
+            return None
+        wanted = self.vocab_size if asked == -1 else asked
+        limit = self.vocab_size if self.max_logprobs == -1 else self.max_logprobs
+        if wanted > limit:
+            raise InvalidRequestError(
+                f"{path}: {asked} asks for {wanted} log-probabilities a token; {limit} are the "
+                "limit (--max-logprobs)",
+                param=path,
+                code="invalid_value",
+            )
+        return wanted
 
 
 def _too_long(message: str) -> InvalidRequestError:

@@ -68,6 +68,7 @@ class ModelConfig:
     seed: int
     enforce_eager: bool
     architectures: list[str]
+    max_logprobs: int
     quantization: str | None = None
     runner_type: str = "generate"
     _dtype: Any = field(default=None, repr=False)
@@ -217,6 +218,7 @@ class VllmConfig:
                 seed=model.seed,
                 enforce_eager=config.enforce_eager,
                 architectures=list(model.architectures),
+                max_logprobs=model.max_logprobs,
             ),
             cache_config=CacheConfig(
                 block_size=config.cache.block_size,

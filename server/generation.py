@@ -1,4 +1,4 @@
-"""``Generation``: the prompts of one HTTP request while the engine works on them.
+"""``Generation``: the sequences of one HTTP request while the engine works on them.
 
 From the engine's tokens to deltas of text, the counts for ``usage``, the record for
 ``request_finished``, and the abort when the client goes away. How a reply is written is the
@@ -11,8 +11,12 @@ import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 
+import msgspec
+
 from hookserve.engine.errors import EngineDeadError, RequestError
+from hookserve.engine.messages import EngineCoreOutput, TokenLogprobs
 from hookserve.engine.output_sink import OutputSink
+from hookserve.engine.parallel_sampling import fan_out
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.hookspecs import RequestRecord
@@ -27,9 +31,32 @@ class ClientGone(Exception):
     """The client closed the connection; there is nobody to answer."""
 
 
+class _Sequence:
+    """One of those that a prompt was divided into; an engine request of its own."""
+
+    __slots__ = ("engine_id", "has_begun", "is_open", "params", "processor", "prompt_index")
+
+    def __init__(
+        self, prompt_index: int, params: SamplingParams, processor: OutputProcessor
+    ) -> None:
+        self.prompt_index = prompt_index
+        self.params = params
+        self.processor = processor
+        self.engine_id = ""
+        self.has_begun = False
+        self.is_open = True
+
+
 class Generation:
     """Entered with ``async with``: entering submits the prompts, leaving frees what still runs and
-    reports the request, whether it ended, failed or was left by its client."""
+    reports the request, whether it ended, failed or was left by its client.
+
+    Sequences are numbered in the order of their prompts: those of prompt ``i`` begin at
+    ``i * per_prompt``.
+
+    Args:
+        params: one for each prompt; they agree in ``n`` and ``best_of``.
+    """
 
     def __init__(
         self,
@@ -40,22 +67,29 @@ class Generation:
         model: str,
         prompts: list[list[int]],
         params: list[SamplingParams],
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         self.model = model
         self.prompts = prompts
-        self.num_cached_tokens = 0
+        self.n = params[0].n
+        self.per_prompt = params[0].best_of or self.n
+        self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
+        """By prompt, once its first token is there."""
         self._serving = serving
         self._client = serving.client
         self._request_id = request_id
         self._route = route
-        self._params = params
+        self._priority = priority
+        self._cache_salt = cache_salt
         self._sink = OutputSink()
-        self._processors = [
-            OutputProcessor(serving.tokenizer, prompt, each)
-            for prompt, each in zip(prompts, params, strict=True)
+        self._sequences = [
+            _Sequence(index, each, OutputProcessor(serving.tokenizer, prompt, each))
+            for index, (prompt, together) in enumerate(zip(prompts, params, strict=True))
+            for each in _divide(together)
         ]
         self._engine_ids: list[str] = []
-        self._is_open = [True] * len(prompts)
+        self._num_cached: dict[int, int] = {}
         self._finish_reason: str | None = None
         self._arrival_time = time.time()
         self._started = time.monotonic()
@@ -63,17 +97,31 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Each prompt once, however many sequences go on from it."""
         return sum(len(prompt) for prompt in self.prompts)
 
     @property
     def num_completion_tokens(self) -> int:
-        return sum(processor.num_tokens for processor in self._processors)
+        """Of all sequences, those too of which ``best_of`` returns nothing."""
+        return sum(sequence.processor.num_tokens for sequence in self._sequences)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that were in the cache before this request put them there."""
+        return sum(self._num_cached.values())
 
     async def __aenter__(self) -> Generation:
         try:
-            for index, (prompt, params) in enumerate(zip(self.prompts, self._params, strict=True)):
-                engine_id = self._client.submit(prompt, params, self._sink, index)
-                self._engine_ids.append(engine_id)
+            for index, sequence in enumerate(self._sequences):
+                sequence.engine_id = self._client.submit(
+                    self.prompts[sequence.prompt_index],
+                    sequence.params,
+                    self._sink,
+                    index,
+                    priority=self._priority,
+                    cache_salt=self._cache_salt,
+                )
+                self._engine_ids.append(sequence.engine_id)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             if isinstance(error, EngineDeadError | RequestError):
@@ -97,40 +145,65 @@ class Generation:
         self._sink.fail(ClientGone())
 
     async def deltas(self) -> AsyncIterator[tuple[int, TextDelta]]:
-        """What each step of the engine added, with the index of its prompt, until all have ended.
+        """What each step of the engine added, with the number of its sequence, until all have
+        ended.
 
         Raises:
             ApiError: the engine could not go on with one of them.
             ClientGone: after ``cancel``.
         """
-        num_open = len(self.prompts)
+        num_open = len(self._sequences)
         while num_open:
             try:
                 index, output = await self._sink.get()
             except (EngineDeadError, RequestError) as error:
                 raise engine_failure(error) from None
-            if not self._is_open[index]:
+            sequence = self._sequences[index]
+            if not sequence.is_open:
                 continue
             if output.finish_reason in ("error", "abort"):
                 self._note_end(output.finish_reason)
                 raise _engine_refusal(output.error)
-            if self._ttft_s is None and output.new_token_ids:
-                self._ttft_s = time.monotonic() - self._started
-            self.num_cached_tokens += output.num_cached_tokens
-            processor = self._processors[index]
-            delta = processor.push(output.new_token_ids, output.finish_reason, output.stop_reason)
+            if output.new_token_ids:
+                self._note_tokens(sequence, output)
+            delta = sequence.processor.push(
+                output.new_token_ids, output.finish_reason, output.stop_reason, output.logprobs
+            )
             if delta.finish_reason is not None:
                 num_open -= 1
-                self._is_open[index] = False
+                sequence.is_open = False
                 self._note_end(delta.finish_reason)
                 if delta.stopped_by_text:
                     self._client.finish(
-                        self._engine_ids[index], delta.finish_reason, processor.num_tokens
+                        sequence.engine_id, delta.finish_reason, sequence.processor.num_tokens
                     )
             yield index, delta
 
+    def _note_tokens(self, sequence: _Sequence, output: EngineCoreOutput) -> None:
+        """What comes with the first tokens, and whether what was asked for comes with all.
+
+        Raises:
+            ApiError: a worker left log-probabilities out.
+        """
+        if self._ttft_s is None:
+            self._ttft_s = time.monotonic() - self._started
+        index, params = sequence.prompt_index, sequence.params
+        is_short = params.logprobs is not None and (
+            len(output.logprobs or ()) != len(output.new_token_ids)
+        )
+        if not sequence.has_begun:
+            sequence.has_begun = True
+            # One sequence computes the prompt; the others find it in the cache.
+            known = self._num_cached.get(index, output.num_cached_tokens)
+            self._num_cached[index] = min(known, output.num_cached_tokens)
+            if params.prompt_logprobs is not None:
+                self.prompt_logprobs[index] = output.prompt_logprobs
+                is_short |= len(output.prompt_logprobs or ()) != len(self.prompts[index])
+        if is_short:
+            raise _engine_refusal("the engine returned too few log-probabilities")
+
     def _note_end(self, reason: str) -> None:
-        """Of several prompts the worst end counts for the record."""
+        """Of several sequences the worst end counts for the record."""
         if _RANK.get(reason, 0) > _RANK[self._finish_reason]:
             self._finish_reason = reason
 
@@ -140,7 +213,7 @@ class Generation:
             reason, sentence = "error", error.message
         elif isinstance(error, Exception) and not isinstance(error, ClientGone):
             reason, sentence = "error", type(error).__name__
-        elif error is not None or any(self._is_open):
+        elif error is not None or any(sequence.is_open for sequence in self._sequences):
             reason = "abort"
         return RequestRecord(
             request_id=self._request_id,
@@ -154,6 +227,12 @@ class Generation:
             ttft_s=self._ttft_s,
             latency_s=time.monotonic() - self._started,
         )
+
+
+def _divide(params: SamplingParams) -> list[SamplingParams]:
+    """The parameters of a prompt's sequences; the first one alone looks at the prompt."""
+    first, *others = fan_out(params)
+    return [first, *(msgspec.structs.replace(each, prompt_logprobs=None) for each in others)]
 
 
 def _engine_refusal(sentence: str | None) -> ApiError:

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``: messages in, one message of the assistant out."""
+"""``POST /v1/chat/completions``: messages in, ``n`` messages of the assistant out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from . import wire_chat as wire
+from .choice import fold_choices
 from .errors import bad_request
 from .generation import Generation
 from .openai_request import read_request, reply_id, serving_of
-from .sampling import check_stream_options, sampling_params
+from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .streaming import EventStream, until_gone
 from .wire_chat import ChatEvents, ChatRequest
 from .wire_common import usage
+from .wire_logprobs import LogprobsWriter
 
 PATH = "/v1/chat/completions"
 
@@ -32,6 +34,11 @@ async def create_chat_completion(request: Request) -> Response:
     wanted, headers = await read_request(request, wire.DECODER)
     model = serving.model_name(wanted.model)
     with_usage = check_stream_options(wanted)
+    limits = serving.limits
+    num_logprobs = _num_logprobs(wanted)
+    num_top = limits.num_logprobs(num_logprobs, "top_logprobs")
+    check_server_side(wanted, limits, serving.engine_config.scheduler.policy)
+    check_choices(wanted, 1, None)
     if not wanted.messages:
         raise bad_request(
             "the field 'messages' must hold at least one message",
@@ -45,69 +52,107 @@ async def create_chat_completion(request: Request) -> Response:
             param="messages",
             code="empty_prompt",
         )
-    limits = serving.limits
     asked = wanted.max_completion_tokens or wanted.max_tokens
-    max_tokens = limits.max_tokens(len(prompt), asked, None)
+    params = sampling_params(
+        wanted,
+        serving.defaults,
+        limits,
+        max_tokens=[limits.max_tokens(len(prompt), asked, None)],
+        bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+        best_of=None,
+        logprobs=num_logprobs,
+    )
     generation = Generation(
         serving,
         request_id=request.state.request_id,
         route=PATH,
         model=model,
         prompts=[prompt],
-        params=[sampling_params(wanted, serving.defaults, limits, max_tokens)],
+        params=params,
+        priority=wanted.priority or 0,
+        cache_salt=wanted.cache_salt,
     )
+    writer = LogprobsWriter(serving.tokenizer, num_top, bool(wanted.return_tokens_as_token_ids))
+    reply = _Reply(generation, writer, bool(wanted.return_token_ids))
     if wanted.stream:
-        return EventStream(generation, _events(generation, wanted, with_usage), headers)
-    body = await until_gone(request.receive, generation, _collect(generation, wanted))
+        return EventStream(generation, reply.events(with_usage), headers)
+    body = await until_gone(request.receive, generation, reply.collect())
     return Response(body, headers=headers, media_type="application/json")
 
 
-async def _events(
-    generation: Generation, wanted: ChatRequest, with_usage: bool
-) -> AsyncIterator[bytes]:
-    events = ChatEvents(reply_id("chatcmpl"), int(time.time()), generation.model, with_usage)
-    with_ids = bool(wanted.return_token_ids)
-    is_first = True
-    async for index, delta in generation.deltas():
-        if is_first:
-            is_first = False
-            yield events.role(index, generation.prompts[index] if with_ids else None)
-        token_ids = delta.token_ids if with_ids and delta.token_ids else None
-        if delta.text or (token_ids and delta.finish_reason is None):
-            yield events.delta(index, delta.text, None, None, token_ids)
-            token_ids = None
-        if delta.finish_reason is not None:
-            yield events.delta(index, "", delta.finish_reason, delta.stop_reason, token_ids)
-    if with_usage:
-        yield events.usage(_usage(generation))
+def _num_logprobs(wanted: ChatRequest) -> int | None:
+    """How many of the likeliest tokens are wanted at each position; ``None``: no logprobs.
+
+    Raises:
+        ApiError: 400 for a number of them without ``logprobs``.
+    """
+    if wanted.logprobs:
+        return wanted.top_logprobs or 0
+    if wanted.top_logprobs:
+        raise bad_request(
+            "top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value"
+        )
+    return None
 
 
-async def _collect(generation: Generation, wanted: ChatRequest) -> bytes:
-    """The fold of the stream: the same deltas, joined."""
-    text: list[str] = []
-    token_ids: list[int] = []
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    async for _, delta in generation.deltas():
-        text.append(delta.text)
-        token_ids.extend(delta.token_ids)
-        finish_reason, stop_reason = delta.finish_reason, delta.stop_reason
-    with_ids = bool(wanted.return_token_ids)
-    reply = {
-        "id": reply_id("chatcmpl"),
-        "object": wire.OBJECT,
-        "created": int(time.time()),
-        "model": generation.model,
-        "choices": [
-            wire.choice(
-                0, "".join(text), finish_reason, stop_reason, token_ids if with_ids else None
-            )
-        ],
-        "usage": _usage(generation),
-    }
-    if with_ids:
-        reply["prompt_token_ids"] = generation.prompts[0]
-    return msgspec.json.encode(reply)
+class _Reply:
+    """What one request's reply shows of its generation, streamed or whole."""
+
+    def __init__(self, generation: Generation, writer: LogprobsWriter, with_ids: bool) -> None:
+        self._generation = generation
+        self._writer = writer
+        self._with_ids = with_ids
+
+    async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
+        generation = self._generation
+        events = ChatEvents(reply_id("chatcmpl"), int(time.time()), generation.model, with_usage)
+        unsent_ids = generation.prompts[0] if self._with_ids else None
+        silent = set(range(generation.n))
+        async for index, delta in generation.deltas():
+            if index in silent:
+                silent.remove(index)
+                yield events.role(index, unsent_ids)
+                unsent_ids = None
+            token_ids = delta.token_ids if self._with_ids and delta.token_ids else None
+            logprobs = self._writer.chat(delta.logprobs) if delta.token_ids else None
+            with_tokens = token_ids is not None or logprobs is not None
+            if delta.text or (with_tokens and delta.finish_reason is None):
+                yield events.delta(index, delta.text, None, None, token_ids, logprobs)
+                token_ids = logprobs = None
+            if delta.finish_reason is not None:
+                reasons = delta.finish_reason, delta.stop_reason
+                yield events.delta(index, "", *reasons, token_ids, logprobs)
+        if with_usage:
+            yield events.usage(_usage(generation))
+
+    async def collect(self) -> bytes:
+        """The fold of the stream: the same deltas, joined."""
+        generation = self._generation
+        choices = await fold_choices(generation)
+        reply = {
+            "id": reply_id("chatcmpl"),
+            "object": wire.OBJECT,
+            "created": int(time.time()),
+            "model": generation.model,
+            "choices": [
+                wire.choice(
+                    index,
+                    choice.text,
+                    choice.finish_reason,
+                    choice.stop_reason,
+                    choice.token_ids if self._with_ids else None,
+                    self._writer.chat(choice.logprobs),
+                )
+                for index, choice in enumerate(choices)
+            ],
+            "usage": _usage(generation),
+        }
+        about_prompt = self._writer.prompt(generation.prompt_logprobs[0])
+        if about_prompt is not None:
+            reply["prompt_logprobs"] = about_prompt
+        if self._with_ids:
+            reply["prompt_token_ids"] = generation.prompts[0]
+        return msgspec.json.encode(reply)
 
 
 def _usage(generation: Generation) -> dict[str, object]:

@@ -1,10 +1,10 @@
-"""``POST /v1/completions``: texts or token ids in, one choice a prompt out."""
+"""``POST /v1/completions``: texts or token ids in, ``n`` choices a prompt out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from starlette.requests import Request
@@ -12,15 +12,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from . import wire_completions as wire
+from .choice import Choice, fold_choices
 from .errors import bad_request
 from .generation import Generation
 from .limits import check_num_prompts
 from .openai_request import read_request, reply_id, serving_of
-from .sampling import check_stream_options, sampling_params
+from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .streaming import EventStream, until_gone
 from .wire_common import usage
 from .wire_completions import CompletionEvents, CompletionRequest
+from .wire_logprobs import LogprobsWriter
 
 PATH = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16
@@ -36,17 +38,24 @@ async def create_completion(request: Request) -> Response:
     wanted, headers = await read_request(request, wire.DECODER)
     model = serving.model_name(wanted.model)
     with_usage = check_stream_options(wanted)
-    prompts = await _token_prompts(serving, wanted)
     limits = serving.limits
-    params = [
-        sampling_params(
-            wanted,
-            serving.defaults,
-            limits,
-            limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS),
-        )
-        for prompt in prompts
-    ]
+    num_logprobs = _num_logprobs(wanted)
+    num_top = limits.num_logprobs(num_logprobs, "logprobs")
+    check_server_side(wanted, limits, serving.engine_config.scheduler.policy)
+    prompts = await _token_prompts(serving, wanted)
+    check_choices(wanted, len(prompts), wanted.best_of)
+    params = sampling_params(
+        wanted,
+        serving.defaults,
+        limits,
+        max_tokens=[
+            limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS)
+            for prompt in prompts
+        ],
+        bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+        best_of=wanted.best_of,
+        logprobs=num_logprobs,
+    )
     generation = Generation(
         serving,
         request_id=request.state.request_id,
@@ -54,11 +63,28 @@ async def create_completion(request: Request) -> Response:
         model=model,
         prompts=prompts,
         params=params,
+        priority=wanted.priority or 0,
+        cache_salt=wanted.cache_salt,
     )
+    writer = LogprobsWriter(serving.tokenizer, num_top, bool(wanted.return_tokens_as_token_ids))
+    reply = _Reply(generation, writer, bool(wanted.return_token_ids))
     if wanted.stream:
-        return EventStream(generation, _events(generation, wanted, with_usage), headers)
-    body = await until_gone(request.receive, generation, _collect(generation, wanted))
+        return EventStream(generation, reply.events(with_usage), headers)
+    body = await until_gone(request.receive, generation, reply.collect())
     return Response(body, headers=headers, media_type="application/json")
+
+
+def _num_logprobs(wanted: CompletionRequest) -> int | None:
+    """How many of the likeliest tokens are wanted at each position; ``None``: no logprobs.
+
+    Raises:
+        ApiError: 400 for the chat route's ``true``, which is no number.
+    """
+    if wanted.logprobs is True:
+        raise bad_request(
+            "logprobs: expected a number (given: true)", param="logprobs", code="invalid_value"
+        )
+    return None if wanted.logprobs is False else wanted.logprobs
 
 
 async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> list[list[int]]:
@@ -108,57 +134,65 @@ def split_prompt(
     return {}, cast("dict[str, list[int]]", named)
 
 
-async def _events(
-    generation: Generation, wanted: CompletionRequest, with_usage: bool
-) -> AsyncIterator[bytes]:
-    events = CompletionEvents(reply_id("cmpl"), int(time.time()), generation.model, with_usage)
-    with_ids = bool(wanted.return_token_ids)
-    unsent_prompts = dict(enumerate(generation.prompts)) if with_ids else {}
-    async for index, delta in generation.deltas():
-        if not (delta.text or delta.finish_reason or (with_ids and delta.token_ids)):
-            continue
-        yield events.delta(
-            index,
-            delta.text,
-            delta.finish_reason,
-            delta.stop_reason,
-            delta.token_ids if with_ids else None,
-            unsent_prompts.pop(index, None),
+class _Reply:
+    """What one request's reply shows of its generation, streamed or whole."""
+
+    def __init__(self, generation: Generation, writer: LogprobsWriter, with_ids: bool) -> None:
+        self._generation = generation
+        self._writer = writer
+        self._with_ids = with_ids
+
+    async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
+        generation = self._generation
+        events = CompletionEvents(reply_id("cmpl"), int(time.time()), generation.model, with_usage)
+        unsent = dict.fromkeys(range(len(generation.prompts) * generation.n), self._with_ids)
+        async for index, delta in generation.deltas():
+            logprobs = self._writer.completion(delta.logprobs, delta.text_offsets)
+            with_tokens = bool(delta.token_ids) and (self._with_ids or logprobs is not None)
+            if not (delta.text or delta.finish_reason or with_tokens):
+                continue
+            prompt = generation.prompts[index // generation.n] if unsent.pop(index, False) else None
+            value = wire.choice(
+                index,
+                delta.text,
+                delta.finish_reason,
+                delta.stop_reason,
+                logprobs,
+                token_ids=delta.token_ids if self._with_ids else None,
+                prompt_token_ids=prompt,
+            )
+            yield events.delta(value)
+        if with_usage:
+            yield events.usage(_usage(generation))
+
+    async def collect(self) -> bytes:
+        """The fold of the stream: the same deltas, joined."""
+        generation = self._generation
+        choices = await fold_choices(generation)
+        return msgspec.json.encode(
+            {
+                "id": reply_id("cmpl"),
+                "object": wire.OBJECT,
+                "created": int(time.time()),
+                "model": generation.model,
+                "choices": [self._choice(index, each) for index, each in enumerate(choices)],
+                "usage": _usage(generation),
+            }
         )
-    if with_usage:
-        yield events.usage(_usage(generation))
 
-
-async def _collect(generation: Generation, wanted: CompletionRequest) -> bytes:
-    """The fold of the stream: the same deltas, joined."""
-    texts: list[list[str]] = [[] for _ in generation.prompts]
-    token_ids: list[list[int]] = [[] for _ in generation.prompts]
-    ends: list[tuple[str | None, str | int | None]] = [(None, None)] * len(texts)
-    async for index, delta in generation.deltas():
-        texts[index].append(delta.text)
-        token_ids[index].extend(delta.token_ids)
-        if delta.finish_reason is not None:
-            ends[index] = (delta.finish_reason, delta.stop_reason)
-    with_ids = bool(wanted.return_token_ids)
-    return msgspec.json.encode(
-        {
-            "id": reply_id("cmpl"),
-            "object": wire.OBJECT,
-            "created": int(time.time()),
-            "model": generation.model,
-            "choices": [
-                wire.choice(
-                    index,
-                    "".join(parts),
-                    *ends[index],
-                    token_ids[index] if with_ids else None,
-                    generation.prompts[index] if with_ids else None,
-                )
-                for index, parts in enumerate(texts)
-            ],
-            "usage": _usage(generation),
-        }
-    )
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        about_prompt = self._generation.prompt_logprobs[choice.prompt_index]
+        prompt = self._generation.prompts[choice.prompt_index]
+        return wire.choice(
+            index,
+            choice.text,
+            choice.finish_reason,
+            choice.stop_reason,
+            self._writer.completion(choice.logprobs, choice.text_offsets),
+            token_ids=choice.token_ids if self._with_ids else None,
+            prompt_token_ids=prompt if self._with_ids else None,
+            prompt_logprobs=self._writer.prompt(about_prompt),
+        )
 
 
 def _usage(generation: Generation) -> dict[str, object]:

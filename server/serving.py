@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
+from hookserve.engine.text.bad_words import bad_words_token_ids
 from hookserve.engine.text.chat_template import (
     ChatTemplateError,
     choose_template,
@@ -60,7 +61,12 @@ class Serving:
     @property
     def limits(self) -> ContextLimits:
         model = self.engine_config.model
-        return ContextLimits(model.max_model_len, self.client.kv_capacity_tokens, model.vocab_size)
+        return ContextLimits(
+            model.max_model_len,
+            self.client.kv_capacity_tokens,
+            model.vocab_size,
+            model.max_logprobs,
+        )
 
     def model_name(self, requested: str | None) -> str:
         """The name to answer under: the requested one, or the first that is served.
@@ -89,6 +95,11 @@ class Serving:
         for text in texts:
             self._check_length(text, "prompt")
         return await self._in_thread(lambda: [self.tokenizer.encode(text) for text in texts])
+
+    async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
+        if not words:
+            return ()
+        return await self._in_thread(lambda: bad_words_token_ids(self.tokenizer, words))
 
     async def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
         """Render the messages with the model's template and tokenize the result.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .errors import bad_request, cut
-from .wire_common import NOT_BUILT_COMMON, MaxTokens, SamplingFields
+from .wire_common import NOT_BUILT_COMMON, MaxTokens, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
 
 OBJECT = "chat.completion"
@@ -49,14 +49,14 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     messages: list[ChatMessage] | None = None
     max_completion_tokens: MaxTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumLogprobs | None = None
 
 
 DECODER = RequestDecoder(
     ChatRequest,
     {
         **NOT_BUILT_COMMON,
-        "logprobs": (False,),
-        "top_logprobs": (0,),
         "tools": ([],),
         "tool_choice": ("none",),
         "parallel_tool_calls": (True,),
@@ -146,12 +146,13 @@ def choice(
     finish_reason: str | None,
     stop_reason: str | int | None,
     token_ids: list[int] | None = None,
+    logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One entry of ``choices`` in the whole reply."""
     value: dict[str, Any] = {
         "index": index,
         "message": {"role": "assistant", "content": text, "refusal": None},
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason,
     }
     if stop_reason is not None:
@@ -194,11 +195,12 @@ class ChatEvents:
         finish_reason: str | None,
         stop_reason: str | int | None = None,
         token_ids: list[int] | None = None,
+        logprobs: dict[str, Any] | None = None,
     ) -> bytes:
         value: dict[str, Any] = {
             "index": index,
             "delta": {"content": text} if text else {},
-            "logprobs": None,
+            "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
         if stop_reason is not None:

@@ -1,4 +1,8 @@
-"""Wire types that both generation routes share: sampling fields, ``stream_options``, ``usage``."""
+"""Wire types that both generation routes share: sampling fields, ``stream_options``, ``usage``.
+
+Types and ranges of single fields are declared here; what several fields say together, and what the
+model knows, is ``sampling``'s.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,15 @@ from typing import Annotated, Any
 import msgspec
 
 MAX_STOP_STRINGS = 16
+MAX_CHOICES = 128
+"""Most sequences for one prompt: of ``n``, and of ``best_of``."""
+MAX_BIASED_TOKENS = 300
+MAX_ALLOWED_TOKENS = 16384
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_LEN = 256
+"""Characters."""
+MAX_SALT_LEN = 1024
+"""Characters."""
 
 Temperature = Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
 TopP = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
@@ -15,6 +28,23 @@ Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 MaxTokens = Annotated[int, msgspec.Meta(ge=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 StopTokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=1024)]
+NumChoices = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)]
+MinP = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+RepetitionPenalty = Annotated[float, msgspec.Meta(ge=0.001, le=1000.0)]
+"""Any positive number has a meaning; beyond these, logits are no numbers any more."""
+Penalty = Annotated[float, msgspec.Meta(ge=-2.0, le=2.0)]
+LogitBias = Annotated[dict[str, float], msgspec.Meta(max_length=MAX_BIASED_TOKENS)]
+"""JSON's keys are texts; ``sampling`` reads the token ids, so that it can name the one at fault."""
+AllowedTokenIds = Annotated[
+    list[TokenId], msgspec.Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)
+]
+BadWord = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_BAD_WORD_LEN)]
+BadWords = Annotated[list[BadWord], msgspec.Meta(max_length=MAX_BAD_WORDS)]
+MinTokens = Annotated[int, msgspec.Meta(ge=0)]
+NumLogprobs = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+"""-1 is the whole vocabulary; the server's own limit is looked at later."""
+Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_LEN)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,9 +56,17 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that act in both routes; ``null`` is the same as absent."""
 
     model: str | None = None
+    n: NumChoices | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
+    bad_words: BadWords | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     stop_token_ids: StopTokenIds | None = None
@@ -36,28 +74,23 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     max_tokens: MaxTokens | None = None
+    min_tokens: MinTokens | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: Priority | None = None
+    cache_salt: CacheSalt | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
 
 
 NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "logit_bias": ({},),
     "use_beam_search": (False,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "truncation_side": (),
-    "prompt_logprobs": (),
     "logprob_token_ids": ([],),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "watermarking": (False,),
     "repetition_detection": (),
     "response_format": ({"type": "text"},),
@@ -67,13 +100,10 @@ NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
     "echo": (False,),
-    "priority": (0,),
     "request_id": (),
     "session_id": (),
-    "return_tokens_as_token_ids": (False,),
     "return_token_offsets": (False,),
     "return_prompt_text": (False,),
-    "cache_salt": (),
     "kv_transfer_params": (),
     "ec_transfer_params": (),
     "vllm_xargs": ({},),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from .wire_common import NOT_BUILT_COMMON, SamplingFields
+from .wire_common import NOT_BUILT_COMMON, NumChoices, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
 
 OBJECT = "text_completion"
@@ -15,14 +15,15 @@ OBJECT = "text_completion"
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     prompt: str | list[int | str | list[int]] | None = None
     """A text, token ids, or a list of either; a mixture is refused later, by path."""
+    best_of: NumChoices | None = None
+    logprobs: NumLogprobs | bool | None = None
+    """A number; ``false``, which is the other route's way to say none, is taken too."""
 
 
 DECODER = RequestDecoder(
     CompletionRequest,
     {
         **NOT_BUILT_COMMON,
-        "best_of": (1,),
-        "logprobs": (False,),
         "suffix": ("",),
         "prompt_embeds": (),
         "add_special_tokens": (True,),
@@ -35,22 +36,21 @@ def choice(
     text: str,
     finish_reason: str | None,
     stop_reason: str | int | None,
-    token_ids: list[int] | None = None,
-    prompt_token_ids: list[int] | None = None,
+    logprobs: dict[str, Any] | None = None,
+    **extras: Any,
 ) -> dict[str, Any]:
-    """One entry of ``choices`` in the whole reply; ids only where they were asked for."""
+    """One entry of ``choices``. What ``extras`` holds stands in it where it is not ``None``."""
     value: dict[str, Any] = {
         "index": index,
         "text": text,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason,
     }
     if stop_reason is not None:
         value["stop_reason"] = stop_reason
-    if token_ids is not None:
-        value["token_ids"] = token_ids
-    if prompt_token_ids is not None:
-        value["prompt_token_ids"] = prompt_token_ids
+    for name, extra in extras.items():
+        if extra is not None:
+            value[name] = extra
     return value
 
 
@@ -65,16 +65,8 @@ class CompletionEvents:
         self._close = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
         self._encode = msgspec.json.Encoder().encode
 
-    def delta(
-        self,
-        index: int,
-        text: str,
-        finish_reason: str | None,
-        stop_reason: str | int | None = None,
-        token_ids: list[int] | None = None,
-        prompt_token_ids: list[int] | None = None,
-    ) -> bytes:
-        value = choice(index, text, finish_reason, stop_reason, token_ids, prompt_token_ids)
+    def delta(self, value: dict[str, Any]) -> bytes:
+        """An event with one ``choice``."""
         return self._open + self._encode(value) + self._close
 
     def usage(self, value: dict[str, Any]) -> bytes:

@@ -124,7 +124,7 @@ def _invalid_field(message: str, body: bytes) -> ApiError:
     match = _PATH.search(message)
     if match is None:
         return bad_request(cut(message), code="invalid_type")
-    path = match["path"]
+    path = match["path"].removesuffix("[...]")  # msgspec does not say which key of an object
     reason = message[: match.start()]
     given = _value_at(body, path)
     return bad_request(f"{path}: {reason}{given}", param=path, code="invalid_value")

@@ -51,7 +51,7 @@ def make_engine_config() -> Callable[..., Any]:
     """An engine configuration of 257 tokens and a context of 128, without any file behind it."""
     from hookserve.engine import config as c
 
-    def make(**model: Any) -> c.EngineConfig:
+    def make(priorities: bool = False, **model: Any) -> c.EngineConfig:
         fields: dict[str, Any] = {
             "model": "m",
             "path": "/nowhere/secret",
@@ -70,7 +70,7 @@ def make_engine_config() -> Callable[..., Any]:
         return c.EngineConfig(
             model=c.ModelConfig(**fields),
             cache=c.CacheConfig(),
-            scheduler=c.SchedulerConfig(),
+            scheduler=c.SchedulerConfig(policy="priority" if priorities else "fcfs"),
             parallel=c.ParallelConfig(),
             load=c.LoadConfig(),
             device=c.DeviceConfig(
@@ -95,7 +95,7 @@ class Served:
 def serve_script(
     byte_tokenizer: Any, make_engine_config: Callable[..., Any]
 ) -> Callable[..., contextlib.AbstractAsyncContextManager[Served]]:
-    """``async with serve_script(script, plugins=[…], blocks=64, **model) as served: …``"""
+    """``async with serve_script(script, plugins=[…], blocks=64, priorities=True, **model)``"""
     import httpx
 
     from hookserve.engine.channel import AsyncChannel
