@@ -30,7 +30,8 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from .errors import ConfigError, HookserveError, ModelFileError
+from .environment import default_cache_dir
+from .errors import ConfigError, HookserveError, ModelFileError, cut
 from .model_shape import LENGTH_KEYS, find_wrong_sizes
 from .sampling_rules import RULE_OF
 from .setting import Setting
@@ -246,8 +247,11 @@ class EngineArgs:
             max_logprobs=self.max_logprobs,
         )
 
-    def create_engine_config(self, host: Host) -> EngineConfig:
+    def create_engine_config(self, host: Host | None = None) -> EngineConfig:
         """Resolve everything and return what the engine process is started with.
+
+        Args:
+            host: the plugins; ``None``: those of this process, or of one that lasts as long.
 
         Raises:
             HookserveError: a setting, a model file or an architecture that cannot work.
@@ -256,7 +260,11 @@ class EngineArgs:
         from .config_changes import apply_platform
         from .model_files import check_not_quantized, read_model_files
         from .model_registry import check_architecture
+        from .offline_host import any_host
 
+        if host is None:
+            with any_host() as found:
+                return self.create_engine_config(found)
         self._check_limits()
         claim = host.platform()
         platform = _import_platform(claim, host)
@@ -304,7 +312,7 @@ class EngineArgs:
     def _resolve(self, reference: str, host: Host) -> str:
         """Ask the model sources in order; the first that matches fetches."""
         registry = host.registry("model_source")
-        cache_dir = self.cache_dir or os.path.join(os.path.expanduser("~"), ".cache", "hookserve")
+        cache_dir = self.cache_dir or default_cache_dir()
         for name in registry.names():
             claim = registry.get(name)
             assert claim is not None, name
@@ -323,7 +331,7 @@ class EngineArgs:
 
     def _check_sizes(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
         for key, expected in find_wrong_sizes(text_config):
-            found = _short(text_config[key]) if key in text_config else "nothing"
+            found = cut(repr(text_config[key])) if key in text_config else "nothing"
             if key in _text_config(self.hf_overrides):
                 raise self._refuse("hf_overrides", {key: text_config[key]}, expected)
             raise ModelFileError(
@@ -446,7 +454,7 @@ class EngineArgs:
         key = "--" + ((setting.flag if setting else "") or name.replace("_", "-"))
         origin = self.sources.get(name)
         where = f" (from {origin})" if origin else ""
-        shown = "" if value is None else f" {_short(value)}"
+        shown = "" if value is None else f" {cut(repr(value))}"
         text = f"{key}{shown}{where}: expected {expected}"
         if known:
             text += " " + ", ".join(known)
@@ -461,12 +469,6 @@ def _setting(name: str) -> Setting | None:
     hint = get_type_hints(EngineArgs, include_extras=True).get(name)
     found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Setting)]
     return found[0] if found else None
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    text = repr(text) if isinstance(value, str) else text
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

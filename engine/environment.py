@@ -29,7 +29,10 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> str:
-    """The folder for downloads where nobody named one: ``$XDG_CACHE_HOME/hookserve``."""
+    """The folder for downloads where nobody named one: ``$HOOKSERVE_CACHE``, else
+    ``$XDG_CACHE_HOME/hookserve``."""
     env = os.environ if environ is None else environ
+    if env.get("HOOKSERVE_CACHE"):
+        return env["HOOKSERVE_CACHE"]
     base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "hookserve")

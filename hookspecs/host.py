@@ -84,6 +84,7 @@ class Host:
         self._strict = strict
         self._bootstrapped = False
         self._closed = False
+        self._num_users = 0
         self._platform: Claim | None = None
         self._contexts: dict[Plugin, PluginContext] = {}
         self._instances: dict[type, object] = {}
@@ -346,6 +347,18 @@ class Host:
             assert found is not None, f"no plugin is called {owner}"
             owner = found
         return enter(owner)
+
+    def hold(self) -> bool:
+        """Become one of several users of this host, each of which calls ``release`` in its end;
+        whether it is the first one."""
+        self._num_users += 1
+        return self._num_users == 1
+
+    def release(self) -> None:
+        """Give up what ``hold`` took; the last one to do so closes the host."""
+        self._num_users -= 1
+        if self._num_users == 0:
+            self.close()
 
     def close(self) -> None:
         """Run the ``shutdown`` hook and make room for another bootstrap; once."""

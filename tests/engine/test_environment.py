@@ -11,6 +11,7 @@ def test_openmp_threads_of_the_engine_spin_as_the_operator_says() -> None:
         assert child_environment(said) == said
 
 
-def test_the_cache_is_where_the_desktop_standard_puts_it() -> None:
+def test_downloads_go_where_somebody_said_or_where_the_desktop_standard_puts_them() -> None:
     assert default_cache_dir({"XDG_CACHE_HOME": "/c"}) == "/c/hookserve"
+    assert default_cache_dir({"XDG_CACHE_HOME": "/c", "HOOKSERVE_CACHE": "/d"}) == "/d"
     assert default_cache_dir({}).endswith("/.cache/hookserve")

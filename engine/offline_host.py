@@ -1,0 +1,75 @@
+"""The plugin host of engines that are made in Python: opened by the first, shared, closed by the
+last. Servers and their child processes make their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from hookserve.hookspecs import Host, HostError, PluginSettings, bootstrap, current
+from hookserve.hookspecs.types import Role
+
+from .environment import default_cache_dir
+from .errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def open_host(
+    roles: Iterable[Role],
+    plugins: Sequence[Any],
+    settings: PluginSettings | None,
+    *,
+    objects_stay: str | None = None,
+) -> Host:
+    """The host of this process, held once more: ``release`` it in the end.
+
+    Args:
+        plugins: names of modules and paths of ``.py`` files; objects and modules as well.
+        settings: what else is wanted; nothing by default.
+        objects_stay: why objects cannot be plugins here, for the sentence that refuses them;
+            ``None``: they can.
+
+    Raises:
+        ConfigError: for an object where there can be none.
+        HostError: plugins; or this process has a host that was made with other settings.
+    """
+    names = [os.fspath(each) for each in plugins if isinstance(each, str | os.PathLike)]
+    objects = [each for each in plugins if not isinstance(each, str | os.PathLike)]
+    if objects and objects_stay is not None:
+        raise ConfigError(
+            f"plugins: {type(objects[0]).__name__} is an object, and {objects_stay}; give the name "
+            "of its module, or a .py file"
+        )
+    wanted = settings or PluginSettings()
+    wanted = msgspec.structs.replace(
+        wanted,
+        files=(*wanted.files, *map(str, names)),
+        cache_dir=wanted.cache_dir or default_cache_dir(),
+    )
+    host = bootstrap(roles, wanted, objects=objects)
+    if host.hold():
+        for line in dict.fromkeys((*host.warnings, *host.problems())):
+            logger.warning("%s", line)
+    return host
+
+
+@contextlib.contextmanager
+def any_host() -> Iterator[Host]:
+    """The host that this process has; without one, a host of the front for as long as it takes."""
+    try:
+        host = current()
+    except HostError:
+        host = bootstrap(["front"], PluginSettings())
+        try:
+            yield host
+        finally:
+            host.close()
+    else:
+        yield host
