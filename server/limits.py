@@ -1,29 +1,27 @@
-"""What a client may send, and how slowly: body size, header size, deadlines, number of prompts.
+"""What a client may send, and how slowly: body size, deadlines, number of prompts.
 
-``BodyLimits`` is the ASGI side; ``LimitedHttpProtocol`` is uvicorn's protocol with the bounds on
-headers that it lacks. What the content means is not judged here.
+``BodyLimits`` holds for every route, ``read_json`` for those that take JSON. Headers and framing
+are ``http_protocol``'s; what the content means is not judged here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
-from typing import Any
 
-import httptools
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 32 * 2**20
-MAX_HEADER_BYTES = 64 * 2**10
-"""Request line and headers together."""
-HEADER_DEADLINE_S = 30.0
-"""From the first byte of a request to the end of its headers."""
+MAX_JSON_BYTES = 8 * 2**20
+"""A JSON body is decoded in one call, which nothing else in the process can interrupt: 8 MiB take
+about as long as two steps of the engine."""
+MAX_JSON_PARTS = 2**17
+MAX_JSON_TEXTS = 2**18
+"""Objects and lists, and texts, of one body: small ones take twenty times as long to decode as
+the same bytes in one long text."""
 BODY_DEADLINE_S = 60.0
-LINGER_S = 1.0
-"""How long a connection that was refused still reads, so that its reply arrives."""
 MAX_PROMPTS = 1024
 
 
@@ -80,14 +78,19 @@ class BodyLimits:
         return limited
 
     def _too_big(self, num_bytes: int | None) -> ApiError:
-        # The connection stays: what is left of the body is read and dropped, because a client that
-        # still writes would lose the reply to a closed one.
-        given = f"{num_bytes} bytes" if num_bytes is not None else "more"
-        return ApiError(
-            413,
-            f"the body has {given}; {self._max_body_bytes} bytes are the limit",
-            code="body_too_large",
-        )
+        return too_big(num_bytes, self._max_body_bytes)
+
+
+def too_big(num_bytes: int | None, limit: int) -> ApiError:
+    """The 413. The protocol reads and drops what is left of the body before it closes: a client
+    that still writes would lose the reply to a closed connection."""
+    given = f"{num_bytes} bytes" if num_bytes is not None else "more"
+    return ApiError(
+        413,
+        f"the body has {given}; {limit} bytes are the limit",
+        code="body_too_large",
+        headers={"connection": "close"},
+    )
 
 
 def _content_length(scope: Scope) -> int | None:
@@ -95,6 +98,55 @@ def _content_length(scope: Scope) -> int | None:
         if name == b"content-length":
             return int(value) if value.isdigit() else None
     return None
+
+
+async def read_json(request: Request) -> bytes:
+    """The body of a request that should be JSON; it is not decoded, only its parts are counted.
+
+    Raises:
+        ApiError: 408, 413 or 415; 400 for more parts than could be decoded in good time.
+    """
+    check_content_type(request.headers.get("content-type"))
+    check_content_encoding(request.headers.getlist("content-encoding"))
+    announced = _content_length(request.scope)
+    if announced is not None and announced > MAX_JSON_BYTES:
+        raise too_big(announced, MAX_JSON_BYTES)
+    pieces, num_bytes = [], 0
+    async for piece in request.stream():
+        num_bytes += len(piece)
+        if num_bytes > MAX_JSON_BYTES:
+            raise too_big(None, MAX_JSON_BYTES)
+        pieces.append(piece)
+    body = b"".join(pieces)
+    _check_parts(body)
+    return body
+
+
+def _check_parts(body: bytes) -> None:
+    """Brackets and quotes inside texts count too; what would be refused for those alone has more
+    tokens than any request may have."""
+    counts = (
+        ("objects and lists", body.count(b"[") + body.count(b"{"), MAX_JSON_PARTS),
+        ("texts", body.count(b'"') // 2, MAX_JSON_TEXTS),
+    )
+    for what, count, limit in counts:
+        if count > limit:
+            raise bad_request(
+                f"the body has {count} {what}; {limit} are the limit", code="body_too_complex"
+            )
+
+
+def check_content_encoding(encodings: list[str]) -> None:
+    """Raise the 415 for a body that was compressed: its size could not be bounded."""
+    named = [name.strip().lower() for each in encodings for name in each.split(",")]
+    wrong = [name for name in named if name not in ("", "identity")]
+    if wrong:
+        raise ApiError(
+            415,
+            f"content-encoding {wrong[0][:100]!r} is not supported; send the body as it is",
+            code="unsupported_content_encoding",
+            headers={"accept-encoding": "identity"},
+        )
 
 
 def check_content_type(content_type: str | None) -> None:
@@ -118,115 +170,3 @@ def check_num_prompts(num_prompts: int) -> None:
             param="prompt",
             code="too_many_prompts",
         )
-
-
-class LimitedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol that also bounds size and duration of the headers.
-
-    A request that offers another protocol (``Upgrade``; some clients do with each) is answered as
-    if it did not: there is none to change to.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._header_bytes = 0
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._in_headers = True
-        self._is_refused = False
-
-    def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
-        if self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_timer is None:
-                self._header_timer = self.loop.call_later(HEADER_DEADLINE_S, self._refuse, 408)
-        self._unset_keepalive_if_required()
-        try:
-            self._feed(data)
-        except httptools.HttpParserError:
-            self._refuse(400)
-        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(431)
-
-    def _feed(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while True:
-            try:
-                self.parser.feed_data(rest)
-            except httptools.HttpParserUpgrade as offer:
-                rest = rest[offer.args[0] :]
-            else:
-                return
-            if not self._ignores_upgrade():
-                return  # CONNECT: it has been answered, and what follows is not HTTP
-            head = self._head_without_upgrade()
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self.parser.feed_data(head)
-
-    def _ignores_upgrade(self) -> bool:
-        """Whether the parser takes what follows the headers for another protocol, though it is the
-        request's body."""
-        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
-
-    def _head_without_upgrade(self) -> bytes:
-        version = self.parser.get_http_version().encode()
-        head = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, version)
-        fields = [b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade"]
-        return head + b"".join(fields) + b"\r\n"
-
-    def on_headers_complete(self) -> None:
-        if self._ignores_upgrade():
-            return
-        size = len(self.url) + sum(len(n) + len(v) + 4 for n, v in self.headers)
-        self._end_headers()
-        if size > MAX_HEADER_BYTES:
-            self._refuse(431)
-            return
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        if not self._is_refused:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if self._is_refused or self._ignores_upgrade():
-            return
-        super().on_message_complete()
-        self._in_headers = True
-        self._header_bytes = 0
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end_headers()
-        super().connection_lost(exc)
-
-    def _end_headers(self) -> None:
-        self._in_headers = False
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _refuse(self, status: int) -> None:
-        """Answer in the envelope without a request to answer, and close."""
-        was_refused, self._is_refused = self._is_refused, True
-        if was_refused or self.transport is None or self.transport.is_closing():
-            return
-        message = {
-            400: "this is not a valid HTTP/1.1 request",
-            408: f"the headers did not arrive within {HEADER_DEADLINE_S:.0f} s",
-            431: f"the headers have more than {MAX_HEADER_BYTES} bytes",
-        }[status]
-        body = ApiError(status, message, code="bad_http").envelope()
-        self.transport.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (status, HTTPStatus(status).phrase.encode(), len(body), body)
-        )
-        # A close at once would reset the connection under a client that still writes, and the
-        # reply would be lost with it.
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self.loop.call_later(LINGER_S, self.transport.close)
-        else:
-            self.transport.close()

@@ -3,15 +3,18 @@ that has no effect."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any
 
 from starlette.requests import Request
 
-from .limits import check_content_type
+from .limits import read_json
 from .serving import Serving
 from .wire_json import RequestDecoder
 
+MAX_BYTES_ON_LOOP = 64 * 2**10
+"""A larger body is decoded in a thread: its time would be missing to every open stream."""
 UNUSED_HEADER = "x-hookserve-unused"
 
 
@@ -21,8 +24,11 @@ async def read_request(request: Request, decoder: RequestDecoder) -> tuple[Any, 
     Raises:
         ApiError: 400, 408, 413 or 415.
     """
-    check_content_type(request.headers.get("content-type"))
-    decoded, unused = decoder.decode(await request.body())
+    body = await read_json(request)
+    if len(body) > MAX_BYTES_ON_LOOP:
+        decoded, unused = await asyncio.to_thread(decoder.decode, body)
+    else:
+        decoded, unused = decoder.decode(body)
     return decoded, {UNUSED_HEADER: ", ".join(sorted(unused))} if unused else {}
 
 

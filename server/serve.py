@@ -24,7 +24,7 @@ from hookserve.engine.messages import Ready
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import Host
 
-from .limits import LimitedHttpProtocol
+from .http_protocol import LimitedHttpProtocol
 from .listen import BACKLOG, address_of, listen_tcp, listen_unix
 from .runtime import ServerRuntime
 from .settings import ServerSettings, Settings
