@@ -22,7 +22,7 @@ from .messages import EngineCoreOutput, SchedulerStats
 from .output import find_stop
 from .request import Request, RequestStatus
 from .request_queue import make_queue
-from .sampling_params import SamplingParamsError
+from .sampling_rules import SamplingParamsError
 from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .vllm_config import VllmConfig
 
