@@ -6,6 +6,7 @@ own, so that several servers in one process do not meet. Filling them is the sta
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,10 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.metrics_core import Metric
+
+from hookserve.engine.stat_loggers import GuardedLogger, StatLoggers
+
+logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 PREFIX = "hookserve_"
@@ -125,6 +130,38 @@ class EngineMetrics:
 
     def _request_time(self, name: str, text: str) -> Histogram:
         return self._histogram(name, f"seconds a request: {text}", _REQUEST_TIME)
+
+
+class MetricsPage:
+    """The metrics of all stat loggers in Prometheus' text format: of those that offer a registry
+    as their attribute ``registry``."""
+
+    def __init__(self, loggers: StatLoggers) -> None:
+        self._loggers = loggers
+        self._told: set[tuple[str, str]] = set()
+
+    def text(self) -> bytes:
+        """Of two metrics with one name the built-in one is shown, or the first."""
+        taken: set[str] = set()
+        builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
+        return b"".join([self._text_of(each, taken) for each in builtin_first])
+
+    def _text_of(self, each: GuardedLogger, taken: set[str]) -> bytes:
+        def read(instance: Any) -> tuple[bytes, list[str]]:
+            registry = getattr(instance, "registry", None)
+            return render(registry, taken) if hasattr(registry, "collect") else (b"", [])
+
+        text, hidden = each.ask("its metrics", read) or (b"", [])
+        for name in hidden:
+            if (each.name, name) not in self._told:
+                self._told.add((each.name, name))
+                logger.warning(
+                    "plugin %s: the metric %s of stat logger %s is not shown: the name is taken",
+                    each.owner,
+                    name,
+                    each.name,
+                )
+        return text
 
 
 class _Families(NamedTuple):

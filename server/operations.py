@@ -63,7 +63,7 @@ async def show_version(request: Request) -> Response:
 
 async def show_metrics(request: Request) -> Response:
     """Everything that stat loggers offer as a Prometheus registry, in the text format."""
-    body = serving_of(request).loggers.metrics_text()
+    body = serving_of(request).metrics.text()
     return Response(body, headers={"content-type": CONTENT_TYPE})
 
 

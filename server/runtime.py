@@ -16,6 +16,7 @@ from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_child import ENGINE_COMMAND
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.messages import Ready
+from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.supervisor import EngineSupervisor
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.engine.vllm_config import VllmConfig
@@ -27,7 +28,6 @@ from .errors import unavailable
 from .health import Health
 from .serving import Serving
 from .settings import ServerSettings
-from .stat_logging import StatLoggers
 
 logger = logging.getLogger("hookserve.server.runtime")
 

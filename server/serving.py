@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.text.bad_words import bad_words_token_ids
+from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.text.chat_template import (
     ChatTemplateError,
     choose_template,
@@ -25,7 +26,7 @@ from hookserve.hookspecs import Host, RequestRecord
 
 from .errors import ApiError, bad_request, cut
 from .health import Health
-from .stat_logging import StatLoggers
+from .metrics import MetricsPage
 
 T = TypeVar("T")
 NUM_TEXT_THREADS = 2
@@ -47,6 +48,7 @@ class Serving:
         self.tokenizer = tokenizer
         self.health = health
         self.loggers = loggers
+        self.metrics = MetricsPage(loggers)
         self.engine_config = client.engine_config
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)

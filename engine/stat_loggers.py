@@ -1,6 +1,7 @@
 """``StatLoggers``: every stat logger of every plugin, each guarded alone.
 
-What the loggers do with the numbers is theirs; the built-in ones are in ``plugins_builtin``.
+What the loggers do with the numbers is theirs; the built-in ones are in ``plugins_builtin``. The
+numbers are ``stats``'.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from hookserve.engine.messages import SchedulerStats
-from hookserve.engine.stats import IterationStats
-from hookserve.engine.vllm_config import VllmConfig
-from hookserve.hookspecs import Denied, Host, PluginError, RequestRecord
+from hookserve.hookspecs import Claim, Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.patience import START_UP_BUDGET_S
 from hookserve.hookspecs.plugin import Plugin
+from hookserve.hookspecs.plugin_thread import PluginThread
 
-from .metrics import render
+from .messages import SchedulerStats
+from .stats import IterationStats
+from .vllm_config import VllmConfig
 
-logger = logging.getLogger("hookserve.server.stat_logging")
+logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+LOG_INTERVAL_S = 10.0
 MAX_FAILURES = 5
 FAILURE_WINDOW_S = 60.0
 
@@ -39,47 +44,33 @@ class GuardedLogger:
         self.num_failures = 0
         self.is_off = False
         self._recent: deque[float] = deque(maxlen=MAX_FAILURES)
-        self._hidden_metrics: set[str] = set()
 
     @property
     def owner(self) -> str:
         return self.plugin.identity
 
     def call(self, method: str, *args: Any, optional: bool = False) -> None:
-        if self.is_off:
-            return
-        try:
-            with enter(self.plugin):
-                function = getattr(self.instance, method, None)
-                if function is not None or not optional:
-                    getattr(self.instance, method)(*args)
-        except caught() as error:
-            self._failed(f"{method}()", error)
+        def do(instance: Any) -> None:
+            function = getattr(instance, method, None)
+            if function is not None or not optional:
+                getattr(instance, method)(*args)
 
-    def metrics_text(self, taken: set[str]) -> bytes:
-        """The text of the Prometheus registry that the logger offers as its attribute
-        ``registry``, without metrics whose names are taken; its own names are taken then."""
+        self.ask(f"{method}()", do)
+
+    def ask(self, where: str, question: Callable[[Any], T]) -> T | None:
+        """What ``question`` finds in the logger itself; ``None`` if it fails, or is off.
+
+        Args:
+            where: what the log calls it if it fails.
+        """
         if self.is_off:
-            return b""
+            return None
         try:
             with enter(self.plugin):
-                registry = getattr(self.instance, "registry", None)
-                if not hasattr(registry, "collect"):
-                    return b""
-                text, hidden = render(registry, taken)
+                return question(self.instance)
         except caught() as error:
-            self._failed("its metrics", error)
-            return b""
-        for name in hidden:
-            if name not in self._hidden_metrics:
-                self._hidden_metrics.add(name)
-                logger.warning(
-                    "plugin %s: the metric %s of stat logger %s is not shown: the name is taken",
-                    self.owner,
-                    name,
-                    self.name,
-                )
-        return text
+            self._failed(where, error)
+            return None
 
     def _failed(self, where: str, error: BaseException) -> None:
         self.num_failures += 1
@@ -105,29 +96,29 @@ class GuardedLogger:
 
 
 class StatLoggers:
-    """All loggers of one engine; called on the event loop."""
+    """All loggers of one engine; every call comes from the thread that reads what it sends."""
 
     def __init__(self, loggers: Iterable[GuardedLogger] = ()) -> None:
         self._loggers = tuple(loggers)
 
     @classmethod
-    def build(cls, host: Host, vllm_config: VllmConfig) -> StatLoggers:
+    def build(
+        cls, host: Host, vllm_config: VllmConfig, *, budget_s: float = START_UP_BUDGET_S
+    ) -> StatLoggers:
         """Build every registered logger as ``cls(vllm_config, 0)``.
 
-        One that cannot be built puts its plugin out (``host.deny``).
+        One that cannot be built, or not within ``budget_s`` seconds, puts its plugin out
+        (``host.deny``).
 
         Raises:
             RequiredPluginError: that plugin is required.
         """
-        registry = host.registry("stat_logger")
         built = []
-        for claim in registry.claims():
+        for claim in host.registry("stat_logger").claims():
             if claim.plugin.state != "active":
                 continue
             try:
-                target = registry.resolve(claim.name)
-                with host.enter(claim.plugin):
-                    instance = target(vllm_config, 0)
+                instance = _build_one(host, claim, vllm_config, budget_s)
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
             except caught() as error:
@@ -162,16 +153,32 @@ class StatLoggers:
         for each in self._loggers:
             each.call("shutdown", optional=True)
 
-    def metrics_text(self) -> bytes:
-        """The metrics of all loggers in Prometheus' text format. Of two with one name the
-        built-in one is shown, or the first."""
-        taken: set[str] = set()
-        builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
-        return b"".join([each.metrics_text(taken) for each in builtin_first])
+    def log(self) -> None:
+        for each in self._loggers:
+            each.call("log")
 
     async def log_forever(self, interval_s: float) -> None:
         """Call ``log()`` of every logger each ``interval_s`` seconds, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
-            for each in self._loggers:
-                each.call("log")
+            self.log()
+
+
+def _build_one(host: Host, claim: Claim, vllm_config: VllmConfig, budget_s: float) -> Any:
+    """A plugin's constructor runs in a thread: it cannot be interrupted, but left alone."""
+    target = host.registry("stat_logger").resolve(claim.name)
+
+    def build() -> Any:
+        with host.enter(claim.plugin):
+            return target(vllm_config, 0)
+
+    if claim.plugin.is_builtin:
+        return build()
+    under_way = PluginThread(f"stat logger {claim.name}").call(build)
+    try:
+        outcome = under_way.result(budget_s)
+    except TimeoutError:
+        raise PluginError(
+            claim.owner, "run", f"stat logger {claim.name} was not built within {budget_s:g} s"
+        ) from None
+    return outcome.unwrap()
