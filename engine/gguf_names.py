@@ -1,55 +1,41 @@
 """From GGUF's names to the ecosystem's: metadata to ``config.json``'s keys, tensors to parameters.
 
-One family so far, ``llama`` (Llama, SmolLM2, Mistral's shape). The format stores the query and key
-projections with each head's rows interleaved; ``HfTensor.heads`` says where that has to be undone.
-Torch-free: the front reads the configuration too.
+What differs between families is ``gguf_families``' table. Torch-free: the front reads the
+configuration too.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from .errors import ModelFileError
+from .errors import ModelFileError, UnknownArchitectureError
 from .gguf import GGUFFile
+from .gguf_families import FAMILIES, Family
+from .gguf_metadata import Metadata
+from .gguf_rope import ROPE_FREQS, rope_scaling_from_gguf
+from .model_shape import NEEDED_SIZES
 
 _GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_BLOCK_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+_TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>")
+"""Tokens that end a turn wherever a vocabulary has them: older files have no key that says so."""
 _BLOCK = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.([a-z_]+)\.(weight|bias)")
-
-ROPE_FREQS = "rope_freqs.weight"
-"""Llama 3.1's frequency divisors: a parameter of the format, a configuration of the ecosystem."""
-
-_LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3_CONTEXT = 8192
-_LLAMA3_FACTORS = (8.0, 32.0)
-_SCALING_TYPES = ("linear", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
 class HfTensor:
-    """The ecosystem's name of one GGUF tensor; ``heads`` > 0: rows interleaved in so many heads."""
+    """What one GGUF tensor is in the ecosystem, and what has to be undone to make it that."""
 
     name: str
     heads: int = 0
+    """Above 0: rows interleaved in so many heads."""
+    offset: float = 0.0
+    """What was added to each element."""
 
 
 def hf_tensors(file: GGUFFile, hf_config: dict[str, Any]) -> dict[str, HfTensor]:
@@ -58,6 +44,7 @@ def hf_tensors(file: GGUFFile, hf_config: dict[str, Any]) -> dict[str, HfTensor]
     Raises:
         ModelFileError: a tensor that the family does not have.
     """
+    family_name, family = _family(file)
     heads = {
         "attn_q": int(hf_config["num_attention_heads"]),
         "attn_k": int(hf_config["num_key_value_heads"]),
@@ -66,80 +53,98 @@ def hf_tensors(file: GGUFFile, hf_config: dict[str, Any]) -> dict[str, HfTensor]
     for name in file.tensors:
         if name == ROPE_FREQS:
             continue
+        offset = family.norm_offset if name.endswith("norm.weight") else 0.0
         if name in _GLOBAL_NAMES:
-            named[name] = HfTensor(_GLOBAL_NAMES[name])
+            named[name] = HfTensor(_GLOBAL_NAMES[name], 0, offset)
             continue
         match = _BLOCK.fullmatch(name)
-        if match is None or match[2] not in _BLOCK_NAMES:
+        if match is None or match[2] not in family.block_names:
             raise ModelFileError(
-                f"{file.path}: tensor {name!r} does not belong to a Llama model; "
-                "the file is of a kind that is not supported"
+                f"{file.path}: tensor {name!r} does not belong to a model of the family "
+                f"{family_name!r}; the file is of a kind that is not supported"
             )
         layer, part, kind = match.groups()
-        hf_name = f"model.layers.{layer}.{_BLOCK_NAMES[part]}.{kind}"
-        named[name] = HfTensor(hf_name, heads.get(part, 0))
+        hf_name = f"model.layers.{layer}.{family.block_names[part]}.{kind}"
+        interleaved = heads.get(part, 0) if family.interleaves_heads else 0
+        named[name] = HfTensor(hf_name, interleaved, offset)
     return named
 
 
+def _family(file: GGUFFile) -> tuple[str, Family]:
+    name = Metadata(file).text("general.architecture")
+    if name not in FAMILIES:
+        raise UnknownArchitectureError(
+            f"{file.path}: GGUF files of the family {name!r} are not supported; supported: "
+            f"{', '.join(FAMILIES)}. A folder with config.json and safetensors files may work "
+            "instead"
+        )
+    return name, FAMILIES[name]
+
+
 def hf_config_from_gguf(file: GGUFFile) -> dict[str, Any]:
-    """A complete ``LlamaForCausalLM`` configuration with ``config.json``'s keys.
+    """A complete configuration of the file's family with ``config.json``'s keys.
 
     Raises:
-        ModelFileError: another family, a key that is missing or of the wrong kind, or a shape that
-            contradicts the metadata.
+        UnknownArchitectureError: a family that is not supported.
+        ModelFileError: a key that is missing or of the wrong kind, or a shape that contradicts the
+            metadata.
     """
-    metadata = _Metadata(file)
-    family = metadata.text("general.architecture")
-    if family != "llama":
-        raise ModelFileError(
-            f"{file.path}: GGUF files of the family {family!r} are not supported; supported: "
-            "'llama'. A folder with config.json and safetensors files may work instead"
-        )
-    if metadata.count("llama.expert_count", 0):
+    name, family = _family(file)
+    metadata = Metadata(file, f"{name}.")
+    if metadata.count("expert_count", 0):
         raise ModelFileError(f"{file.path}: mixture-of-experts GGUF files are not supported")
-    hidden_size = metadata.count("llama.embedding_length")
-    num_heads = metadata.count("llama.attention.head_count")
-    num_kv_heads = metadata.count("llama.attention.head_count_kv", num_heads)
+    hidden_size = metadata.count("embedding_length")
+    num_heads = metadata.count("attention.head_count")
+    num_kv_heads = metadata.count("attention.head_count_kv", num_heads)
     vocab_size = _vocab_size(file, hidden_size)
     head_dim = _head_dim(file, metadata, hidden_size, num_heads, num_kv_heads)
-    rope_theta = metadata.number("llama.rope.freq_base", 10000.0)
-    rope_scaling = _rope_scaling(file, metadata, head_dim, rope_theta)
+    rope_theta = metadata.number("rope.freq_base", 10000.0)
+    rope_scaling = rope_scaling_from_gguf(file, metadata, head_dim, rope_theta)
     config: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "hidden_act": family.activation,
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
-        "intermediate_size": metadata.count("llama.feed_forward_length"),
-        "num_hidden_layers": metadata.count("llama.block_count"),
+        "intermediate_size": metadata.count("feed_forward_length"),
+        "num_hidden_layers": _num_layers(metadata),
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
         "head_dim": head_dim,
-        "max_position_embeddings": metadata.count("llama.context_length"),
-        "rms_norm_eps": metadata.number("llama.attention.layer_norm_rms_epsilon", 1e-6),
+        "max_position_embeddings": metadata.count("context_length"),
+        "rms_norm_eps": metadata.number("attention.layer_norm_rms_epsilon", 1e-6),
         "rope_theta": rope_theta,
         "rope_scaling": rope_scaling,
         "rope_parameters": {
             "rope_theta": rope_theta,
             **(rope_scaling or {"rope_type": "default"}),
         },
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
     }
-    config.update(_special_ids(metadata, vocab_size))
+    config.update(family.own_keys(file, metadata, config))
+    config.update(_special_ids(Metadata(file), vocab_size))
     return config
+
+
+def _num_layers(metadata: Metadata) -> int:
+    num_layers = metadata.count("block_count")
+    most = NEEDED_SIZES["num_hidden_layers"]
+    if num_layers > most:
+        raise metadata.fail("block_count", f"is {num_layers}; at most {most} are believed")
+    return num_layers
 
 
 def generation_config_from_gguf(file: GGUFFile) -> dict[str, Any]:
     """``generation_config.json``'s keys: every id that ends a turn, the model's own end first."""
-    metadata = _Metadata(file)
+    metadata = Metadata(file)
     config: dict[str, Any] = {}
     ends: list[int] = []
     for key in ("eos", "eot", "eom"):
         value = metadata.optional_count(f"tokenizer.ggml.{key}_token_id")
         if value is not None and value not in ends:
             ends.append(value)
+    if not metadata.has("tokenizer.ggml.eot_token_id"):
+        ends += [found for found in _turn_ends(file) if found not in ends]
     if ends:
         config["eos_token_id"] = ends[0] if len(ends) == 1 else ends
     bos = metadata.optional_count("tokenizer.ggml.bos_token_id")
@@ -148,45 +153,11 @@ def generation_config_from_gguf(file: GGUFFile) -> dict[str, Any]:
     return config
 
 
-class _Metadata:
-    """Typed access to the metadata; a wrong kind names the key."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        self._file = file
-
-    def _get(self, key: str, default: Any, what: str) -> Any:
-        value = self._file.metadata.get(key, default)
-        if value is None:
-            raise ModelFileError(f"{self._file.path}: metadata key {key!r} ({what}) is missing")
-        return value
-
-    def text(self, key: str) -> str:
-        value = self._get(key, None, "text")
-        if not isinstance(value, str):
-            raise ModelFileError(f"{self._file.path}: metadata key {key!r} is no text")
-        return value
-
-    def count(self, key: str, default: int | None = None) -> int:
-        value = self._get(key, default, "a whole number")
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not 0 <= value < 1 << 31:
-            shown = "a list" if isinstance(value, list) else repr(value)
-            raise ModelFileError(
-                f"{self._file.path}: metadata key {key!r} is {shown}; expected one whole number"
-            )
-        return int(value)
-
-    def optional_count(self, key: str) -> int | None:
-        return self.count(key) if key in self._file.metadata else None
-
-    def number(self, key: str, default: float) -> float:
-        value = self._get(key, default, "a number")
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= 0:
-            raise ModelFileError(
-                f"{self._file.path}: metadata key {key!r} is {value!r}; expected a positive number"
-            )
-        return float(value)
+def _turn_ends(file: GGUFFile) -> list[int]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        return []
+    return [tokens.index(token) for token in _TURN_ENDS if token in tokens]
 
 
 def _shape(file: GGUFFile, name: str) -> tuple[int, ...]:
@@ -200,8 +171,8 @@ def _vocab_size(file: GGUFFile, hidden_size: int) -> int:
     shape = _shape(file, "token_embd.weight")
     if len(shape) != 2 or shape[1] != hidden_size:
         raise ModelFileError(
-            f"{file.path}: tensor 'token_embd.weight' has shape {list(shape)}, but "
-            f"llama.embedding_length says {hidden_size} columns"
+            f"{file.path}: tensor 'token_embd.weight' has shape {list(shape)}, but the metadata's "
+            f"embedding_length says {hidden_size} columns"
         )
     tokens = file.metadata.get("tokenizer.ggml.tokens", [])
     if isinstance(tokens, list) and len(tokens) > shape[0]:
@@ -213,12 +184,17 @@ def _vocab_size(file: GGUFFile, hidden_size: int) -> int:
 
 
 def _head_dim(
-    file: GGUFFile, metadata: _Metadata, hidden_size: int, num_heads: int, num_kv_heads: int
+    file: GGUFFile, metadata: Metadata, hidden_size: int, num_heads: int, num_kv_heads: int
 ) -> int:
     if num_heads < 1 or num_kv_heads < 1:
         raise ModelFileError(f"{file.path}: {num_heads} heads, {num_kv_heads} key-value heads")
-    head_dim = metadata.count("llama.attention.key_length", hidden_size // num_heads)
-    rotated = metadata.count("llama.rope.dimension_count", head_dim)
+    head_dim = metadata.count("attention.key_length", hidden_size // num_heads)
+    value_dim = metadata.count("attention.value_length", head_dim)
+    if value_dim != head_dim:
+        raise metadata.fail(
+            "attention.value_length", f"is {value_dim}; only the keys' {head_dim} is supported"
+        )
+    rotated = metadata.count("rope.dimension_count", head_dim)
     if rotated != head_dim:
         raise ModelFileError(
             f"{file.path}: rotates {rotated} of {head_dim} dimensions a head; only rotation of "
@@ -234,64 +210,7 @@ def _head_dim(
     return head_dim
 
 
-def _rope_scaling(
-    file: GGUFFile, metadata: _Metadata, head_dim: int, theta: float
-) -> dict[str, Any] | None:
-    if ROPE_FREQS in file.tensors:
-        return _llama3_scaling(file, head_dim, theta)
-    kind = file.metadata.get("llama.rope.scaling.type", "none")
-    if kind == "none":
-        return None
-    if kind not in _SCALING_TYPES:
-        raise ModelFileError(
-            f"{file.path}: rope scaling {kind!r} is not supported; supported: "
-            f"{', '.join(_SCALING_TYPES)}"
-        )
-    scaling: dict[str, Any] = {
-        "rope_type": kind,
-        "factor": metadata.number("llama.rope.scaling.factor", 1.0),
-    }
-    original = metadata.optional_count("llama.rope.scaling.original_context_length")
-    if original is not None:
-        scaling["original_max_position_embeddings"] = original
-    return scaling
-
-
-def _llama3_scaling(file: GGUFFile, head_dim: int, theta: float) -> dict[str, Any]:
-    """Which of Llama 3's published scalings the stored divisors are; others are refused."""
-    info = file.tensors[ROPE_FREQS]
-    if info.ggml_type != "F32" or info.shape != (head_dim // 2,):
-        raise ModelFileError(
-            f"{file.path}: tensor {ROPE_FREQS!r} is {info.ggml_type} {list(info.shape)}; "
-            f"expected F32 [{head_dim // 2}]"
-        )
-    stored = file.raw(ROPE_FREQS).view(np.float32)
-    for factor in _LLAMA3_FACTORS:
-        if np.allclose(stored, _llama3_divisors(head_dim, theta, factor), rtol=1e-4):
-            return {
-                "rope_type": "llama3",
-                "factor": factor,
-                **_LLAMA3_ROPE,
-                "original_max_position_embeddings": _LLAMA3_CONTEXT,
-            }
-    raise ModelFileError(
-        f"{file.path}: tensor {ROPE_FREQS!r} holds a rope scaling that is none of Llama 3's "
-        f"(factors {_LLAMA3_FACTORS}); it is not supported"
-    )
-
-
-def _llama3_divisors(head_dim: int, theta: float, factor: float) -> list[float]:
-    low, high = _LLAMA3_ROPE["low_freq_factor"], _LLAMA3_ROPE["high_freq_factor"]
-    divisors = []
-    for index in range(0, head_dim, 2):
-        wavelength = 2 * math.pi * theta ** (index / head_dim)
-        smooth = (_LLAMA3_CONTEXT / wavelength - low) / (high - low)
-        smooth = min(1.0, max(0.0, smooth))
-        divisors.append(1 / ((1 - smooth) / factor + smooth))
-    return divisors
-
-
-def _special_ids(metadata: _Metadata, vocab_size: int) -> dict[str, Any]:
+def _special_ids(metadata: Metadata, vocab_size: int) -> dict[str, Any]:
     names = {"bos": "bos", "eos": "eos", "padding": "pad"}
     ids: dict[str, Any] = {}
     for key, hf_key in names.items():

@@ -56,7 +56,11 @@ def iterate_gguf(
         raw = file.raw(name)
         if target.heads:
             raw = _undo_interleave(path, info, raw, target.heads)
-        yield target.name, dequantize(raw, info.ggml_type, info.shape, dtype)
+        if target.offset:
+            exact = dequantize(raw, info.ggml_type, info.shape)
+            yield target.name, exact.sub_(target.offset).to(dtype)
+        else:
+            yield target.name, dequantize(raw, info.ggml_type, info.shape, dtype)
 
 
 def _undo_interleave(path: str, info: TensorInfo, raw: _Bytes, heads: int) -> _Bytes:

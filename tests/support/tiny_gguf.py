@@ -17,6 +17,8 @@ import numpy
 from gguf.constants import GGMLQuantizationType as QuantType
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from gguf_converter import add_value, interleave
+
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 2, 4, 2, 16
 CONTEXT = 128
 SPECIALS = ("<|end|>", "<|start|>", "<|fim|>")
@@ -54,17 +56,6 @@ def train_vocab(size: int = 420) -> tuple[list[str], list[str]]:
     tokens = sorted(state["vocab"], key=state["vocab"].__getitem__)
     merges = [m if isinstance(m, str) else " ".join(m) for m in state["merges"]]
     return tokens, merges
-
-
-def interleave(weight: numpy.ndarray[Any, Any], heads: int) -> numpy.ndarray[Any, Any]:
-    """The format's row order: a head's two halves become pairs of neighbours."""
-    order = [
-        head * HEAD_DIM + half * (HEAD_DIM // 2) + pair
-        for head in range(heads)
-        for pair in range(HEAD_DIM // 2)
-        for half in range(2)
-    ]
-    return weight[order]
 
 
 def _weights(vocab_size: int, tied: bool) -> dict[str, numpy.ndarray[Any, Any]]:
@@ -124,6 +115,7 @@ def write_tiny_gguf(
     types: Mapping[str, str] | None = None,
     tied: bool = True,
     pre: str = "gpt-2",
+    family: str = "llama",
     metadata: Mapping[str, Any] | None = None,
     extra_tensors: Mapping[str, numpy.ndarray[Any, Any]] | None = None,
 ) -> TinyGGUF:
@@ -132,13 +124,14 @@ def write_tiny_gguf(
     Args:
         types: quantization by the weight's name within its layer (``"attn_q.weight"``) or whole;
             the other matrices are Q8_0, vectors F32.
+        family: what ``general.architecture`` says; keys and weights stay llama's.
         metadata: keys to set or, with ``None``, to leave out.
     """
     tokens, merges = train_vocab()
     weights = _weights(len(tokens), tied)
     wanted = dict(types or {})
     used: dict[str, str] = {}
-    writer = gguf.GGUFWriter(str(path), "llama")
+    writer = gguf.GGUFWriter(str(path), family)
     _write_metadata(writer, tokens, merges, pre, dict(metadata or {}))
     for name, weight in weights.items():
         target = _gguf_name(name)
@@ -192,13 +185,4 @@ def _write_metadata(
     for key, value in values.items():
         if key == "general.architecture" or value is None:
             continue
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, value)
+        add_value(writer, key, value)
