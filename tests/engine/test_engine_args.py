@@ -226,6 +226,32 @@ def test_the_generation_config_can_be_left_out_replaced_and_changed(
         build(host, model, override_generation_config={"temperatur": 1})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", "warm"),
+        ("temperature", -0.5),
+        ("temperature", float("nan")),
+        ("temperature", None),
+        ("top_p", 0),
+        ("top_p", True),
+        ("top_k", 1.5),
+        ("top_k", -2),
+        ("min_p", 1.5),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", [1.1]),
+    ],
+)
+def test_a_generation_default_that_cannot_be_stops_the_start(
+    host: Host, model: Path, key: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(host, model, override_generation_config={key: value})
+    assert "--override-generation-config" in str(caught.value)
+    assert repr(value) in str(caught.value) and f"as {key}" in str(caught.value)
+    assert caught.value.exit_code == 78
+
+
 def test_a_chat_template_is_a_file_or_a_text(host: Host, tiny_llama: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.jinja"
     file.write_text("{{ messages }}")

@@ -92,19 +92,20 @@ def test_a_client_that_leaves_while_it_asks_is_no_error(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_aborts_its_request(serve_script: Any, stream: bool) -> None:
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_client_that_leaves_aborts_its_request(serve_script: Any, stream: bool, n: int) -> None:
     async def run() -> None:
         observer = Observer()
         async with serve_script(endless, plugins=[observer]) as served:
-            client = Client({"prompt": ["a", "b"], "stream": stream, "max_tokens": 100})
+            client = Client({"prompt": ["a", "b"], "n": n, "stream": stream, "max_tokens": 100})
             task = asyncio.create_task(client.request(served.runtime.app))
-            await until(lambda: len(served.engine.requests) == 2)
+            await until(lambda: len(served.engine.requests) == 2 * n)
             if stream:
                 await client.got_text.wait()
             client.hangs_up.set()
             await asyncio.wait_for(task, 1)
             assert served.runtime.client.num_unfinished_requests == 0
-            await until(lambda: len(served.engine.aborted) == 2)
+            await until(lambda: len(served.engine.aborted) == 2 * n)
             ids = [request.request_id for request in served.engine.requests]
             assert sorted(served.engine.aborted) == sorted(ids)
             await until(lambda: observer.records)

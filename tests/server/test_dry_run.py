@@ -162,6 +162,8 @@ def {hook}
     [
         (["--hf-overrides", '{"quantization_config": {"quant_method": "awq"}}'], 74, "'awq'"),
         (["--hf-overrides.quantization_config.quant_method", "awq"], 74, "'awq'"),
+        (["--override-generation-config", '{"min_p": "x"}'], 78, "min_p"),
+        (["--override-generation-config.temperature", "warm"], 78, "temperature"),
         (["--host", "no.such.host.invalid"], 69, "no.such.host.invalid"),
         (["--uds", "no/such/folder/s"], 69, "no/such/folder"),
         (["--uds", __file__], 69, "is no socket"),

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hookserve.engine.messages import TokenLogprobs
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.engine.text.tokenizer import Tokenizer
@@ -180,3 +181,62 @@ def test_an_end_without_tokens(byte_level: Tokenizer) -> None:
     processor = OutputProcessor(byte_level, [], SamplingParams(stop=("ab",)))
     assert processor.push(letters(byte_level, "a"), None).text == ""
     assert processor.push([], "abort") == TextDelta("a", [], "abort", None, False)
+
+
+@COMMON
+@given(
+    text=st.text(alphabet="abc🙂é", max_size=30),
+    stops=st.lists(st.text(alphabet="abc🙂é", min_size=1, max_size=4), max_size=2),
+    step=st.integers(1, 7),
+)
+def test_logprobs_and_offsets_go_with_their_tokens(
+    byte_level: Tokenizer, text: str, stops: list[str], step: int
+) -> None:
+    ids = letters(byte_level, text)
+    entries = [TokenLogprobs([token], [-float(at)], 1) for at, token in enumerate(ids)]
+    processor = OutputProcessor(byte_level, [], SamplingParams(stop=tuple(stops), logprobs=0))
+    deltas = []
+    for start in range(0, max(len(ids), 1), step):
+        part = slice(start, start + step)
+        finish = "length" if start + step >= len(ids) else None
+        deltas.append(processor.push(ids[part], finish, None, entries[part]))
+    kept = [token for delta in deltas for token in delta.token_ids]
+    assert [e for delta in deltas for e in delta.logprobs or ()] == entries[: len(kept)]
+    # A token begins where the character begins that its byte belongs to.
+    begins = [at for at, char in enumerate(text) for _ in char.encode()]
+    assert [o for delta in deltas for o in delta.text_offsets or ()] == begins[: len(kept)]
+
+
+def test_nothing_is_said_of_logprobs_that_nobody_asked_for(byte_level: Tokenizer) -> None:
+    deltas, _ = run(byte_level, letters(byte_level, "ab"))
+    assert all(d.logprobs is None and d.text_offsets is None for d in deltas)
+
+
+@COMMON
+@given(
+    text=st.text(alphabet="ab", max_size=20),
+    stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    least=st.integers(0, 12),
+    step=st.integers(1, 5),
+)
+@example(text="abab", stops=["ab", "abab"], least=2, step=1)
+@example(text="abb", stops=["ab", "abb"], least=2, step=1)
+def test_no_stop_string_counts_before_there_are_min_tokens(
+    byte_level: Tokenizer, text: str, stops: list[str], least: int, step: int
+) -> None:
+    ids = letters(byte_level, text)
+    params: dict[str, Any] = {"stop": tuple(stops), "min_tokens": least, "max_tokens": 20}
+    deltas, processor = run(byte_level, ids, step=step, **params)
+    ends = [
+        (end, stop)
+        for end in range(least + 1, len(text) + 1)
+        for stop in stops
+        if text[:end].endswith(stop)
+    ]
+    if not ends:
+        assert fold(deltas) == text
+        return
+    first = min(end for end, _ in ends)
+    longest = max((stop for end, stop in ends if end == first), key=len)
+    assert fold(deltas) == text[: first - len(longest)]
+    assert processor.num_tokens == first

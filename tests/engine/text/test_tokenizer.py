@@ -165,6 +165,31 @@ def test_ids_beyond_the_vocabulary_have_no_text(byte_level: Tokenizer) -> None:
     assert byte_level.decode([10**6]) == ""
 
 
+def test_the_bytes_of_word_pieces_are_those_within_a_text(word_pieces: Tokenizer) -> None:
+    wanted = {
+        "▁the": b" the",
+        "s": b"s",
+        "▁": b" ",
+        "▁日本": " 日本".encode(),
+        "é": "é".encode(),
+        "</s>": b"</s>",
+        "<0xE2>": b"\xe2",
+        "<0x0A>": b"\n",
+    }
+    found = {
+        name: word_pieces.token_bytes(word_pieces.backend.token_to_id(name)) for name in wanted
+    }
+    assert found == wanted
+    assert word_pieces.token_bytes(10**6) == b""
+
+
+def test_the_bytes_of_tokens_spell_the_text(word_pieces: Tokenizer, byte_level: Tokenizer) -> None:
+    for tokenizer, start in ((word_pieces, " "), (byte_level, "")):
+        text = "the cats 日本 €!"
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert b"".join(map(tokenizer.token_bytes, ids)).decode() == start + text
+
+
 def test_an_added_token_may_hold_any_character() -> None:
     from tokenizers import decoders, models
 
