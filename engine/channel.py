@@ -12,6 +12,7 @@ import contextlib
 import select
 import socket
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
@@ -115,7 +116,18 @@ class Channel:
             ChannelError: the message is too large, or holds a value that has no bytes.
             TypeError: the message holds an object that cannot cross processes.
         """
-        frame = self._frames.encode(message)
+        self.send_frame(self.encode(message))
+
+    def encode(self, message: Message) -> bytearray:
+        """The frame of a message, to be sent on several channels; raises as ``send`` does."""
+        return self._frames.encode(message)
+
+    def send_frame(self, frame: bytearray) -> None:
+        """Send what ``encode`` made.
+
+        Raises:
+            ChannelClosed: the other end is gone.
+        """
         try:
             self._sock.sendall(frame)
         except OSError as error:
@@ -142,9 +154,7 @@ class Channel:
 
     def wait(self, timeout_s: float) -> bool:
         """Whether there is something to read within the time; the other end's death counts."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1e3))
+        return bool(wait_readable([self.fileno()], timeout_s))
 
     def _read(self, flags: int) -> None:
         try:
@@ -162,6 +172,15 @@ class Channel:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def wait_readable(fds: Iterable[int], timeout_s: float | None) -> set[int]:
+    """Those of the descriptors that have something to read, or whose other end is gone; empty
+    when the time is over. ``None``: however long it takes."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1e3)}
 
 
 def _mark(readable: asyncio.Future[None]) -> None:

@@ -61,7 +61,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     distributed_executor_backend: str = "uni"
-    """Name in the registry of executors; ``"auto"`` is already decided."""
+    """Name in the registry of executors, or a class path; ``"auto"`` is already decided."""
     executor_reason: str = ""
     worker_cls: str = "auto"
     """Class path; ``"auto"``: the platform fills in its own."""

@@ -109,6 +109,8 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
         section[place[1]] = new
         if key == "model.dtype":
             struct["model"]["dtype_reason"] = f"set by {owner}"
+        if key == "parallel.distributed_executor_backend":
+            struct["parallel"]["executor_reason"] = f"set by {owner}"
     try:
         return msgspec.convert(struct, EngineConfig)
     except msgspec.ValidationError as error:

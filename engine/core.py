@@ -13,6 +13,7 @@ from typing import Any
 
 from hookserve.hookspecs import Host
 
+from .errors import EX_SOFTWARE, HookserveError
 from .executor import Executor
 from .kv_cache_size import choose_num_blocks
 from .messages import AddRequest, EngineCoreOutput, Ready, StepOutputs
@@ -25,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = 64
 """Prompt tokens of the warm-up: enough to learn what a token costs, few enough to be quick."""
+
+
+class BooksError(HookserveError):
+    """The scheduler's books contradict each other: whose block is whose is not known for sure."""
+
+    exit_code = EX_SOFTWARE
 
 
 class StepClock:
@@ -84,14 +91,14 @@ class EngineCore:
     def _initialize_cache(self) -> tuple[int, str]:
         """Size and allocate the KV cache, and make the scheduler for it; bytes and the reason."""
         config = self.vllm_config
-        spec = self.executor.get_kv_cache_spec()
-        block_bytes = sum(layer.page_size_bytes for layer in spec.values())
+        block_bytes = self.executor.get_kv_cache_block_bytes()
         free_bytes = self.executor.determine_available_memory()
+        each = f" for each of {len(block_bytes)} workers" if len(block_bytes) > 1 else ""
         num_blocks, reason = choose_num_blocks(
             config,
-            block_bytes=block_bytes,
+            block_bytes=max(block_bytes),
             free_bytes=free_bytes,
-            free_reason=f"{free_bytes / 2**30:.2f} GiB are free",
+            free_reason=f"{free_bytes / 2**30:.2f} GiB are free{each}",
         )
         block_size = config.cache_config.block_size
         self.executor.initialize_cache(num_blocks)
@@ -104,7 +111,7 @@ class EngineCore:
                 config.model_config.max_model_len,
                 reason,
             )
-        return num_blocks * block_bytes, reason
+        return num_blocks * sum(block_bytes), reason
 
     def warm_up(self) -> None:
         """Run one short request through everything, so that the first real one finds all made."""
@@ -141,6 +148,7 @@ class EngineCore:
             load_s=self.load_s,
             warmup_s=self.warmup_s,
             model_info=facts,
+            worker_manifests=self.executor.worker_manifests,
         )
 
     # -- requests come and go -------------------------------------------------------------------
@@ -172,15 +180,18 @@ class EngineCore:
     def has_work(self) -> bool:
         return self.scheduler.has_unfinished_requests()
 
-    def collective_rpc(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def collective_rpc(
+        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout: float | None = None
+    ) -> list[Any]:
         """Call a public method of every worker.
 
         Raises:
             AttributeError: for a name that starts with an underscore, or that no worker has.
+            TimeoutError: no answer of every worker within ``timeout`` seconds.
         """
         if method.startswith("_"):
             raise AttributeError(f"{method} is not a public method of the workers")
-        return self.executor.collective_rpc(method, tuple(args), kwargs)
+        return self.executor.collective_rpc(method, timeout, tuple(args), kwargs)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -211,6 +222,22 @@ class EngineCore:
             scheduler_stats=self.scheduler.make_stats(self.num_steps),
             next_step_estimate_s=self.clock.estimate(min(budget, pending)),
         )
+
+    def check_integrity(self) -> None:
+        """Compare requests, queues and blocks. For idle time: takes milliseconds.
+
+        Raises:
+            BooksError: the engine must end; going on could serve one request another's cache.
+        """
+        try:
+            self.scheduler.check_integrity()
+        except AssertionError as error:
+            raise BooksError(
+                f"the books of the KV cache do not agree: {error}; the engine ends before a "
+                "request is served from another's cache. This is a fault of the engine, or of a "
+                "plugin that changes how it schedules: start again without plugins "
+                "(--no-plugins), and report it if it comes back"
+            ) from error
 
     def shutdown(self) -> None:
         self.executor.shutdown()

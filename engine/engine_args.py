@@ -186,11 +186,28 @@ class EngineArgs:
         bool, Setting("reuse the KV cache of a prompt's known beginning", group="Engine")
     ] = True
     tensor_parallel_size: Annotated[
-        int, Setting("ranks that share the model; only 1", group="Engine", aliases=("-tp",))
+        int,
+        Setting(
+            "ranks that share the model, each a process with its part of every layer",
+            group="Engine",
+            minimum=1,
+            aliases=("-tp",),
+        ),
     ] = 1
     distributed_executor_backend: Annotated[
-        str, Setting("name of a registered executor, or a class path", group="Engine")
-    ] = "uni"
+        str,
+        Setting(
+            "name of a registered executor, or a class path; auto: uni (the engine computes) for "
+            "one rank, mp (a worker process for each rank) for more",
+            group="Engine",
+        ),
+    ] = "auto"
+    worker_cls: Annotated[
+        str,
+        Setting(
+            "class path of the worker, package.module:Class; auto: the platform's", group="Engine"
+        ),
+    ] = "auto"
     enforce_eager: Annotated[
         bool, Setting("never compile (nothing compiles yet)", group="Engine")
     ] = False
@@ -274,6 +291,8 @@ class EngineArgs:
         check_not_quantized(f"--hf-overrides (from {origin})", model.hf_config)
         check_architecture(model.architectures, host)
         self._check_blocks(model.max_model_len)
+        self._check_ranks(_text_config(model.hf_config))
+        executor, executor_reason = self._choose_executor()
         config = EngineConfig(
             model=model,
             cache=CacheConfig(
@@ -289,7 +308,9 @@ class EngineArgs:
             ),
             parallel=ParallelConfig(
                 tensor_parallel_size=self.tensor_parallel_size,
-                distributed_executor_backend=self.distributed_executor_backend,
+                distributed_executor_backend=executor,
+                executor_reason=executor_reason,
+                worker_cls=self.worker_cls,
             ),
             load=LoadConfig(load_format=self.load_format),
             device=DeviceConfig(
@@ -408,14 +429,48 @@ class EngineArgs:
             )
         return self.max_model_len
 
+    def _choose_executor(self) -> tuple[str, str]:
+        """The executor's name, and why."""
+        ranks, asked = self.tensor_parallel_size, self.distributed_executor_backend
+        if asked != "auto":
+            if asked == "uni" and ranks > 1:
+                raise self._refuse(
+                    "distributed_executor_backend",
+                    asked,
+                    f"mp for --tensor-parallel-size {ranks}: one process is one rank",
+                )
+            return asked, "asked for"
+        if ranks == 1:
+            return "uni", "one rank needs no process of its own"
+        return "mp", f"{ranks} ranks, each a process of its own"
+
     # -- limits ---------------------------------------------------------------------------------
 
-    def _check_limits(self) -> None:
-        if self.tensor_parallel_size != 1:
+    def _check_ranks(self, text_config: Mapping[str, Any]) -> None:
+        """Every rank has as many heads as any other; key heads that are fewer are repeated."""
+        ranks = self.tensor_parallel_size
+        heads = int(text_config.get("num_attention_heads") or 1)
+        key_heads = int(text_config.get("num_key_value_heads") or heads)
+        fits = [
+            n
+            for n in range(1, heads + 1)
+            if heads % n == 0 and (key_heads % n == 0 or n % key_heads == 0)
+        ]
+        if ranks not in fits:
             raise self._refuse(
-                "tensor_parallel_size", self.tensor_parallel_size, "1: one rank is all there is"
+                "tensor_parallel_size",
+                ranks,
+                f"a number by which the model's {heads} attention heads and {key_heads} key heads "
+                f"can be shared out: {', '.join(map(str, fits))}",
             )
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+
+    def _check_limits(self) -> None:
+        for name in (
+            "tensor_parallel_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+        ):
             if getattr(self, name) < 1:
                 raise self._refuse(name, getattr(self, name), "at least 1")
         if self.scheduling_policy not in SCHEDULING_POLICIES:

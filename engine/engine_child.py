@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from .channel import AsyncChannel, ChannelClosed
+from .child_process import describe_exit, module_command, open_pidfd, spawn
 from .codec import Message
 from .environment import child_environment
 
-ENGINE_COMMAND = (sys.executable, "-P", "-m", "hookserve.engine.process")
+ENGINE_COMMAND = module_command("hookserve.engine.process")
 LAST_WORDS_S = 0.05
 """After the process ended, how long its last messages may take to be read."""
 KILL_TIMEOUT_S = 5.0
@@ -40,31 +38,19 @@ class EngineChild:
         self._is_closed = False
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
-        self._pidfd = _open_pidfd(process.pid)
+        self._pidfd = open_pidfd(process.pid)
         if self._pidfd is not None:
             loop.add_reader(self._pidfd, self._on_exit)
 
     @classmethod
     def start(cls, command: Sequence[str] = ENGINE_COMMAND) -> EngineChild:
-        """Start the process with ``--fd N``. Must run in the main thread: the child dies with
-        the thread that started it.
+        """Start the process with ``--fd N``.
 
         Raises:
             OSError: the system starts no process.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    [*command, "--fd", str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL,
-                    env=child_environment(),
-                )
-            except BaseException:
-                ours.close()
-                raise
-        return cls(process, AsyncChannel(ours))
+        process, sock = spawn(command, child_environment())
+        return cls(process, AsyncChannel(sock))
 
     @property
     def pid(self) -> int:
@@ -116,15 +102,7 @@ class EngineChild:
 
     def describe_end(self) -> str:
         """How the process ended, for a sentence: ``"was killed by SIGKILL"``."""
-        code = self._process.poll()
-        if code is None:
-            return "closed its channel"
-        if code < 0:
-            try:
-                return f"was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                return f"was killed by signal {-code}"
-        return f"ended with exit code {code}"
+        return describe_exit(self._process.poll())
 
     def close(self) -> None:
         """Close our end of the channel and stop watching; the process sees that and ends."""
@@ -144,8 +122,3 @@ class EngineChild:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-
-
-def _open_pidfd(pid: int) -> int | None:
-    """``None`` where the system has none: then only the closed channel tells of a death."""
-    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None

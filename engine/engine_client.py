@@ -186,7 +186,7 @@ class EngineClient:
             TimeoutError: no answer within ``timeout`` seconds.
         """
         call_id = next(self._call_ids)
-        message = CollectiveRpc(call_id, method, list(args), dict(kwargs or {}))
+        message = CollectiveRpc(call_id, method, list(args), dict(kwargs or {}), timeout)
         result: list[Any] = await self._call(call_id, message, timeout)
         return result
 
@@ -241,7 +241,7 @@ class EngineClient:
         gone = [engine_id for engine_id in engine_ids if self._in_flight.pop(engine_id, None)]
         if gone:
             self._send(Abort(gone))
-            self._report_ended(gone, "abort")
+            self._note_ended(gone, "abort")
 
     def finish(self, engine_id: str, reason: str, num_tokens: int) -> None:
         """A stop was found in text after ``num_tokens`` tokens; what comes later is dropped.
@@ -250,14 +250,19 @@ class EngineClient:
         """
         if self._in_flight.pop(engine_id, None) is not None:
             self._send(Finish(engine_id, reason))
-            self._report_ended([engine_id], reason, num_tokens)
+            self._note_ended([engine_id], reason, num_tokens)
 
-    def _report_ended(
+    def _note_ended(
         self, engine_ids: Iterable[str], reason: str, num_tokens: int | None = None
     ) -> None:
+        """For the statistics of the engine's next report: it answers each end with one."""
         for engine_id in engine_ids:
             self._stats.finish(engine_id, reason, num_generation_tokens=num_tokens)
-        ended = self._stats.take_finished()
+
+    def _report_ended(self, engine_ids: Iterable[str], reason: str) -> None:
+        """At once: no report of the engine will follow."""
+        self._note_ended(engine_ids, reason)
+        ended = self._stats.add_finished(None)
         if ended is not None:
             self._on_stats(None, ended)
 
@@ -384,7 +389,10 @@ class EngineClient:
         now = time.monotonic()
         self._progress_at = now
         self._step_estimate_s = message.next_step_estimate_s
-        iteration = self._stats.observe(message, now) if message.outputs else None
+        if message.outputs:
+            iteration: IterationStats | None = self._stats.observe(message, now)
+        else:
+            iteration = self._stats.add_finished(None)
         in_flight = self._in_flight
         for output in message.outputs:
             live = in_flight.get(output.request_id)

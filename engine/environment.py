@@ -7,6 +7,7 @@ arguments. This file knows the two things that both need.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 _SPIN_COUNT = "20000"
@@ -25,6 +26,19 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     environment = dict(os.environ if environ is None else environ)
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    return environment
+
+
+def worker_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a worker process: an engine's, and the loopback interface for gloo,
+    which knows no password and would else choose an interface by the machine's name.
+
+    Args:
+        environ: in place of the process' environment.
+    """
+    environment = child_environment(environ)
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    environment["GLOO_SOCKET_IFNAME"] = min(names, default="lo")
     return environment
 
 

@@ -7,7 +7,11 @@ not here: they are assertions.
 from __future__ import annotations
 
 import reprlib
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs.settings import Denied
 
 EX_USAGE = 2
 EX_UNAVAILABLE = 69
@@ -106,3 +110,24 @@ def cut(value: Any, limit: int = MAX_VALUE_LEN) -> str:
     what people send may be millions of items long, or hundreds of levels deep."""
     text = value if isinstance(value, str) else _SHORT.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class WorkerError(HookserveError):
+    """What a worker process said when it could not do what it was asked, or how it ended;
+    ``exit_code`` is the one that it asked for."""
+
+    def __init__(self, message: str, exit_code: int = EX_SOFTWARE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class WorkerPluginsError(HookserveError):
+    """Plugins failed in a worker process and not in the engine's: everything is to be started
+    again without them."""
+
+    exit_code = EX_CONFIG
+
+    def __init__(self, failures: Sequence[Denied]) -> None:
+        shown = "; ".join(f"{each.identity} ({each.stage}: {each.error})" for each in failures)
+        super().__init__(f"plugins failed in a worker process: {shown}")
+        self.failures = list(failures)

@@ -6,17 +6,14 @@ worker's business.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from hookserve.hookspecs import PluginError, current
-from hookserve.hookspecs.errors import describe_error
-from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.targets import import_target
 
 from .errors import ConfigError
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
+from .worker_class import make_worker
 
 
 class Executor:
@@ -24,6 +21,8 @@ class Executor:
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         self.vllm_config = vllm_config
+        self.worker_manifests: list[dict[str, Any]] = []
+        """What became of the plugins in each process that was started, as plain data."""
         self._init_executor()
 
     def _init_executor(self) -> None:
@@ -31,15 +30,22 @@ class Executor:
         raise TypeError(f"{type(self).__qualname__} must define _init_executor")
 
     def collective_rpc(
-        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of every worker; the answers in the order of the ranks."""
+        """Call a method of every worker; the answers in the order of the ranks.
+
+        Raises:
+            TimeoutError: an answer took longer than ``timeout`` seconds.
+        """
         raise TypeError(f"{type(self).__qualname__} must define collective_rpc")
 
-    def get_kv_cache_spec(self) -> dict[str, Any]:
-        """The first worker's; each attention layer's specification by its prefix."""
-        spec: dict[str, Any] = self.collective_rpc("get_kv_cache_spec")[0]
-        return spec
+    def get_kv_cache_block_bytes(self) -> list[int]:
+        """Bytes of one block over all layers, on each worker."""
+        return self.collective_rpc("get_kv_cache_block_bytes")
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache on the worker that has least."""
@@ -60,6 +66,13 @@ class Executor:
         facts: dict[str, Any] = self.collective_rpc("describe")[0]
         return facts
 
+    def watched_fds(self) -> list[int]:
+        """Descriptors that become readable when a worker ends; ``check_health`` then raises."""
+        return []
+
+    def check_health(self) -> None:
+        """Raises ``WorkerError`` if a worker has ended. Here none can without the engine."""
+
     def shutdown(self) -> None:
         self.collective_rpc("shutdown")
 
@@ -73,19 +86,20 @@ class UniProcExecutor(Executor):
             raise ConfigError(
                 f"tensor_parallel_size {size} needs {size} workers; the executor 'uni' has one"
             )
-        path = self.vllm_config.parallel_config.worker_cls
-        platform = current().platform()  # which chose the class
-        with current().enter(platform.plugin):
-            try:
-                worker_cls = import_target(path)
-            except caught() as error:
-                message = f"worker class {path} raised {describe_error(error)}"
-                raise PluginError(platform.owner, "import", message) from error
-            self.worker = worker_cls(self.vllm_config)
+        self.worker = make_worker(self.vllm_config)
         self.collective_rpc("init_device")
         self.collective_rpc("load_model")
 
     def collective_rpc(
-        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        return [getattr(self.worker, method)(*args, **(kwargs or {}))]
+        """As the base says; a call in this process runs to its end also when that is too late."""
+        started = time.monotonic()
+        result = getattr(self.worker, method)(*args, **(kwargs or {}))
+        if timeout is not None and time.monotonic() - started > timeout:
+            raise TimeoutError(f"worker 0 has not answered within {timeout:g} s")
+        return [result]

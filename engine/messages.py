@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hookserve.hookspecs.settings import PluginSettings
+from hookserve.hookspecs.settings import Denied, PluginSettings
 
 from .config import EngineConfig
 from .sampling_params import SamplingParams
@@ -69,6 +69,8 @@ class CollectiveRpc(msgspec.Struct, frozen=True, tag=True):
     method: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    timeout: float | None = None
+    """Seconds that the workers have for it."""
 
 
 ToEngine = Start | Proceed | AddRequest | Abort | Finish | Shutdown | Describe | CollectiveRpc
@@ -80,6 +82,13 @@ class ManifestSent(msgspec.Struct, frozen=True, tag=True):
     """After bootstrap: ``hookspecs.Manifest`` as builtins (``msgspec.to_builtins``)."""
 
     manifest: dict[str, Any]
+
+
+class PluginsFailed(msgspec.Struct, frozen=True, tag=True):
+    """In place of ``Ready``, and the last message: these failed in a process behind the engine.
+    Everything is to be started again without them."""
+
+    failures: list[Denied]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -94,6 +103,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     load_s: float
     warmup_s: float
     model_info: dict[str, Any] = {}
+    worker_manifests: list[dict[str, Any]] = []
+    """One for each worker process, as in ``ManifestSent``; none where the engine is the worker."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -176,4 +187,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """The traceback, for the log."""
 
 
-FromEngine = ManifestSent | Ready | StepOutputs | Described | RpcResult | Failed
+FromEngine = ManifestSent | PluginsFailed | Ready | StepOutputs | Described | RpcResult | Failed

@@ -112,7 +112,8 @@ class Platform:
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Change the configuration to what the device needs. Called in each process, in front
         before anything is started, and safe to call again."""
-        vllm_config.parallel_config.worker_cls = cls.worker_cls
+        if vllm_config.parallel_config.worker_cls == "auto":
+            vllm_config.parallel_config.worker_cls = cls.worker_cls
 
     @classmethod
     def get_attn_backend_cls(

@@ -5,30 +5,26 @@ It says what it is told to by one inherited socket, and ends when that closes. W
 
 Order of the start: ``Start`` comes in, plugins are loaded, their manifest goes out, torch is
 imported while the parent compares, ``Proceed`` comes in, the model is loaded, one warm-up runs,
-``Ready`` goes out.
+``Ready`` goes out. Where the workers are processes of their own, this one computes nothing and
+leaves torch to them; ``PluginsFailed`` goes out if a plugin failed in one of them.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
-import signal
-import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.errors import HostError, describe_error
 from hookserve.hookspecs.notify_loop import caught
 
-from .channel import Channel, ChannelClosed, ChannelError
+from .channel import ChannelClosed, ChannelError, wait_readable
+from .child_process import ChildProcess, run_child
 from .codec import Message
-from .errors import EX_SOFTWARE, HookserveError
+from .errors import HookserveError, WorkerPluginsError
 from .log import configure_logging
 from .messages import (
     Abort,
@@ -36,9 +32,9 @@ from .messages import (
     CollectiveRpc,
     Describe,
     Described,
-    Failed,
     Finish,
     ManifestSent,
+    PluginsFailed,
     Proceed,
     RpcResult,
     Shutdown,
@@ -55,36 +51,24 @@ logger = logging.getLogger("hookserve.engine.process")
 
 IDLE_CHECK_S = 1.0
 """So long without a message after work: then a check that takes milliseconds delays nobody."""
-_PR_SET_PDEATHSIG = 1
 
 
-class EngineProcess:
-    """The life of the process, one method for each part; ``run`` is all of it."""
+class EngineProcess(ChildProcess):
+    """The life of the process, one method for each part."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.stopping = False
+    name = "the engine"
 
-    def run(self) -> int:
-        """The exit code.
-
-        Raises:
-            ChannelClosed: the parent is gone.
-        """
-        try:
-            return self._serve()
-        except ChannelClosed:
-            raise
-        except caught() as error:  # a plugin's sys.exit must not end the engine without a word
-            return self._fail(error)
-
-    def _serve(self) -> int:
+    def serve(self) -> int:
         start = self.channel.recv()
         if not isinstance(start, Start):
             raise ChannelError(f"expected Start, got {type(start).__name__}")
         configure_logging(start.config.log_level, "Engine", color=start.config.log_color)
         host, vllm_config = self._bootstrap(start)
-        self.core = self._load(host, vllm_config)
+        try:
+            self.core = self._load(host, vllm_config)
+        except WorkerPluginsError as error:
+            self.channel.send(PluginsFailed(error.failures))
+            return 0
         self.channel.send(self.core.ready())
         self._loop(self.core, host)
         try:
@@ -100,7 +84,8 @@ class EngineProcess:
         from .vllm_config import VllmConfig
 
         vllm_config = VllmConfig.from_engine_config(start.config)
-        host = bootstrap({"engine", "worker"}, start.plugins)
+        apart = start.config.parallel.workers_are_apart
+        host = bootstrap({"engine"} if apart else {"engine", "worker"}, start.plugins)
         host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         for warning in host.warnings:
@@ -134,15 +119,27 @@ class EngineProcess:
                     self.channel.send(core.step())
                     continue
             else:
-                if not is_checked and not self.channel.wait(IDLE_CHECK_S):
-                    core.scheduler.check_integrity()
+                if not is_checked and not self._wait(core, IDLE_CHECK_S):
+                    core.check_integrity()
                     is_checked = True
+                self._wait(core, None)
                 self._handle(self.channel.recv(), core, host)
                 self._drain(core, host)
             if not core.has_work():
                 report = core.report_idle()
                 if report is not None:
                     self.channel.send(report)
+
+    def _wait(self, core: EngineCore, timeout_s: float | None) -> bool:
+        """Whether the parent says something within the time; a worker that ends raises."""
+        executor = core.executor
+        mine = self.channel.fileno()
+        while True:
+            readable = wait_readable([mine, *executor.watched_fds()], timeout_s)
+            if readable - {mine}:
+                executor.check_health()
+            if mine in readable or not readable:
+                return bool(readable)
 
     def _drain(self, core: EngineCore, host: Host) -> None:
         """Handle what has arrived, without waiting."""
@@ -172,62 +169,22 @@ class EngineProcess:
 
     def _call_workers(self, message: CollectiveRpc, core: EngineCore) -> None:
         try:
-            result = core.collective_rpc(message.method, message.args, message.kwargs)
+            result = core.collective_rpc(
+                message.method, message.args, message.kwargs, message.timeout
+            )
             self.channel.send(RpcResult(message.call_id, result))
         except ChannelClosed:
             raise
         except caught() as error:
             # The caller asked for something that failed; the engine itself is unharmed.
             logger.warning("collective_rpc %r failed", message.method, exc_info=error)
-            text = f"{message.method}: {describe_error(error)}"
+            said = isinstance(error, HookserveError | HostError)
+            text = f"{message.method}: {error if said else describe_error(error)}"
             self.channel.send(RpcResult(message.call_id, error=text))
-
-    # -- failure --------------------------------------------------------------------------------
-
-    def _fail(self, error: BaseException) -> int:
-        """Tell the parent why this process ends, and whose code it was; the exit code."""
-        if isinstance(error, HookserveError | HostError):
-            code, message = error.exit_code, str(error)
-        else:
-            owner = owner_of(error)
-            by = f" in the code of plugin {owner}" if owner is not None else ""
-            code, message = EX_SOFTWARE, f"the engine raised {describe_error(error)}{by}"
-        detail = "".join(traceback.format_exception(error))
-        logger.debug("%s", detail)
-        self.channel.send(Failed(code, message, detail))
-        return code
-
-
-def die_with_parent() -> bool:
-    """Ask the kernel to kill this process when its parent dies; false if the parent died before.
-
-    Where there is no such call the closed channel alone tells of the parent's end.
-    """
-    if sys.platform != "linux":
-        return True
-    import ctypes
-
-    parent = os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    return os.getppid() == parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="hookserve.engine.process")
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the parent")
-    arguments = parser.parse_args(argv)
-    # The terminal sends these to the whole group; only the front decides what they mean.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not die_with_parent():
-        return 0
-    channel = Channel(socket.socket(fileno=arguments.fd))
-    try:
-        return EngineProcess(channel).run()
-    except ChannelClosed:
-        # Nobody is left to tell anything to; leave without waiting for threads.
-        os._exit(0)
+    return run_child("hookserve.engine.process", EngineProcess, argv)
 
 
 if __name__ == "__main__":

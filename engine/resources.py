@@ -102,23 +102,30 @@ def physical_cores(cpus: set[int], root: Path = ROOT) -> int:
     return len(cores)
 
 
-def choose_num_threads(root: Path = ROOT, cpus: set[int] | None = None) -> tuple[int, str]:
+def choose_num_threads(
+    root: Path = ROOT, cpus: set[int] | None = None, num_ranks: int = 1
+) -> tuple[int, str]:
     """Compute threads for this process, and why.
 
     Args:
         root: where ``/proc`` and ``/sys`` are read from.
         cpus: logical processors that may be used; ``None`` asks the system.
+        num_ranks: processes that compute at the same time and share them evenly.
     """
     if cpus is None:
         has_affinity = hasattr(os, "sched_getaffinity")
         cpus = os.sched_getaffinity(0) if has_affinity else set(range(os.cpu_count() or 1))
-    cores = physical_cores(cpus, root)
+    count = physical_cores(cpus, root)
     quota = cpu_quota(root)
-    if quota is not None and quota < cores:
-        return max(1, int(quota)), f"the control group grants {quota:g} processors"
-    if cores < len(cpus):
-        return cores, f"{cores} cores behind the {len(cpus)} processors of the affinity mask"
-    return cores, f"{cores} processors in the affinity mask"
+    if quota is not None and quota < count:
+        count, reason = int(quota), f"the control group grants {quota:g} processors"
+    elif count < len(cpus):
+        reason = f"{count} cores behind the {len(cpus)} processors of the affinity mask"
+    else:
+        reason = f"{count} processors in the affinity mask"
+    if num_ranks > 1:
+        count, reason = count // num_ranks, f"{reason}, shared by {num_ranks} ranks"
+    return max(1, count), reason
 
 
 def _memory_stat(folder: Path, key: str) -> int:

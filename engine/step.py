@@ -1,12 +1,11 @@
 """The data of one step: what the scheduler hands to the workers, and what comes back.
 
-Plain data with the ecosystem's names. Who fills what: the scheduler all of ``SchedulerOutput``,
-the model runner all of ``ModelRunnerOutput``.
+Plain data with the ecosystem's names, which crosses to worker processes as it is. Who fills
+what: the scheduler all of ``SchedulerOutput``, the model runner all of ``ModelRunnerOutput``.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +33,7 @@ class CachedRequestData:
     num_computed_tokens: list[int] = field(default_factory=list)
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     """Blocks added in this step; for a resumed request all of its blocks."""
-    all_token_ids: dict[str, array[int]] = field(default_factory=dict)
+    all_token_ids: dict[str, Sequence[int]] = field(default_factory=dict)
     """Resumed requests only: prompt and output so far."""
 
     @property

@@ -21,7 +21,7 @@ from .config import EngineConfig
 from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
 from .engine_client import EngineClient
 from .errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, EngineStartError
-from .messages import Failed, ManifestSent, Proceed, Ready, Start
+from .messages import Failed, ManifestSent, PluginsFailed, Proceed, Ready, Start
 
 logger = logging.getLogger("hookserve.engine.supervisor")
 
@@ -72,9 +72,7 @@ class EngineSupervisor:
         """
         self._stopping = False
         try:
-            child = await self._start_with_equal_plugins()
-            await self._tell(child, Proceed())
-            ready = await self._expect(child, Ready)
+            child, ready = await self._start_with_equal_plugins()
         except BaseException:
             await self._discard_child()
             raise
@@ -123,17 +121,14 @@ class EngineSupervisor:
 
     # -- start ------------------------------------------------------------------------------
 
-    async def _start_with_equal_plugins(self) -> EngineChild:
-        """Start the child, again without what failed in it, until both processes agree."""
+    async def _start_with_equal_plugins(self) -> tuple[EngineChild, Ready]:
+        """Start the child, again without what failed in it or behind it, until all agree."""
         denied = [*self._host.settings.denied, *self._host.failures()]
         for attempt in range(MAX_RESTARTS + 1):
             child = await self._spawn(tuple(denied))
-            sent = await self._expect(child, ManifestSent)
-            manifest = msgspec.convert(sent.manifest, Manifest)
-            failures = compare_manifests(self._host.manifest(), manifest)
-            if not failures:
-                self._engine_plugins = manifest.plugins
-                return child
+            ready, failures = await self._bring_up(child)
+            if ready is not None:
+                return child, ready
             await self._discard_child()
             if attempt < MAX_RESTARTS:
                 self._withdraw(failures)
@@ -144,6 +139,21 @@ class EngineSupervisor:
             f"plugins still fail in the engine after it was started {MAX_RESTARTS + 1} times: "
             f"{names}; leave them out with --disable-plugins",
         )
+
+    async def _bring_up(self, child: EngineChild) -> tuple[Ready | None, list[Denied]]:
+        """Let the child load the model, or say which plugins failed in it or behind it alone."""
+        sent = await self._expect(child, ManifestSent)
+        manifest = msgspec.convert(sent.manifest, Manifest)
+        failures = compare_manifests(self._host.manifest(), manifest)
+        if failures:
+            return None, failures
+        await self._tell(child, Proceed())
+        answer: Ready | PluginsFailed = await self._expect(child, Ready, PluginsFailed)
+        if isinstance(answer, PluginsFailed):
+            return None, answer.failures
+        behind = msgspec.convert(answer.worker_manifests, list[Manifest])
+        self._engine_plugins = [*manifest.plugins, *(p for each in behind for p in each.plugins)]
+        return answer, []
 
     def _withdraw(self, failures: Sequence[Denied]) -> None:
         for failure in failures:
@@ -175,12 +185,12 @@ class EngineSupervisor:
         except ChannelError as error:
             raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
 
-    async def _expect(self, child: EngineChild, kind: type[M]) -> M:
+    async def _expect(self, child: EngineChild, *kinds: type[M]) -> M:
         try:
             message = await child.next_message()
         except ChannelError as error:
             raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
-        if isinstance(message, kind):
+        if isinstance(message, kinds):
             return message
         if isinstance(message, Failed):
             if message.detail:
@@ -194,7 +204,7 @@ class EngineSupervisor:
             )
         raise EngineStartError(
             EX_SOFTWARE,
-            f"the engine process sent {type(message).__name__} instead of {kind.__name__}",
+            f"the engine process sent {type(message).__name__} instead of {kinds[0].__name__}",
         )
 
     # -- life -------------------------------------------------------------------------------

@@ -199,6 +199,8 @@ class VllmConfig:
     lora_config: Any = None
     speculative_config: Any = None
     kv_transfer_config: Any = None
+    engine_config: EngineConfig | None = field(default=None, repr=False)
+    """What this was made from: the form that crosses to another process."""
 
     @classmethod
     def from_engine_config(cls, config: EngineConfig) -> VllmConfig:
@@ -242,6 +244,7 @@ class VllmConfig:
             compilation_config=CompilationConfig(),
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
+            engine_config=config,
         )
         for path, value in config.tree_changes.items():
             section, _, name = path.rpartition(".")

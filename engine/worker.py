@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from hookserve.hookspecs import current
+from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
+from .distributed import join_ranks, leave_ranks
 from .errors import ConfigError
 from .model_runner import ModelRunner
 from .platform import Platform
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
+    """One rank. Every rank is called with the same, in the same order."""
+
     def __init__(
         self,
         vllm_config: VllmConfig,
@@ -38,16 +42,30 @@ class Worker:
         host = current()
         self.platform_owner = host.platform().plugin
         self.platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
+        self.world_size = vllm_config.parallel_config.tensor_parallel_size
+        self.tp_group = TensorParallelGroup(rank=0, world_size=1)
+        """The ranks that have met; this one alone until ``init_device``."""
         self.device = vllm_config.device_config.device
-        self.num_threads, self.threads_reason = resources.choose_num_threads()
+        if self.world_size > 1 and not self._shares_the_machine:
+            self.device = torch.device(self.device.type, local_rank)
+        self.num_threads, self.threads_reason = resources.choose_num_threads(
+            num_ranks=self.world_size
+        )
         self.memory_reason = ""
         self.model_runner: ModelRunner | None = None
 
+    @property
+    def _shares_the_machine(self) -> bool:
+        """Whether the ranks have one memory, and not a device each."""
+        return self.device.type == "cpu"
+
     def init_device(self) -> None:
-        """Make the device ready; the model's type is checked here, before anything is read.
+        """Make the device ready and meet the other ranks; the model's type is checked here,
+        before anything is read.
 
         Raises:
             ConfigError: the platform cannot compute in the model's type.
+            WorkerError: the ranks did not find each other.
         """
         torch.set_num_threads(self.num_threads)
         with current().enter(self.platform_owner):
@@ -60,6 +78,14 @@ class Worker:
                 )
             self.platform.set_device(self.device)
             self.platform.manual_seed_all(self.vllm_config.model_config.seed)
+        if self.world_size > 1:
+            self.tp_group = join_ranks(
+                self.platform.dist_backend,
+                self.distributed_init_method,
+                self.rank,
+                self.world_size,
+                self.device,
+            )
         self.model_runner = ModelRunner(self.vllm_config, self.device)
 
     @property
@@ -68,7 +94,8 @@ class Worker:
         return self.model_runner
 
     def load_model(self) -> None:
-        self.runner.load_model()
+        with set_tp_group(self.tp_group):
+            self.runner.load_model()
 
     def get_model(self) -> Any:
         return self.runner.model
@@ -76,10 +103,17 @@ class Worker:
     def get_kv_cache_spec(self) -> dict[str, Any]:
         return self.runner.get_kv_cache_spec()
 
+    def get_kv_cache_block_bytes(self) -> int:
+        """Bytes of one block over all layers of this rank."""
+        return sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
+
     def determine_available_memory(self) -> int:
-        """Bytes that are free for the KV cache now, with the weights loaded."""
+        """Bytes that are free for this rank's KV cache now, with all ranks' weights loaded."""
         with current().enter(self.platform_owner):
             num_bytes, self.memory_reason = self.platform.available_memory()
+        if self.world_size > 1 and self._shares_the_machine:
+            self.memory_reason += f", shared by {self.world_size} ranks"
+            num_bytes //= self.world_size
         return num_bytes
 
     def initialize_cache(self, num_blocks: int) -> None:
@@ -87,7 +121,15 @@ class Worker:
         self.runner.initialize_kv_cache(num_blocks)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        return self.runner.execute_model(scheduler_output)
+        with set_tp_group(self.tp_group):
+            return self.runner.execute_model(scheduler_output)
+
+    def num_collectives(self) -> dict[str, int]:
+        """How often this rank has exchanged tensors with the others since the start."""
+        return {
+            "all_reduces": self.tp_group.num_all_reduces,
+            "all_gathers": self.tp_group.num_all_gathers,
+        }
 
     def describe(self) -> dict[str, Any]:
         """Facts for the log and the front: plain data."""
@@ -96,8 +138,10 @@ class Worker:
         return {
             "model_class": f"{kind.__module__}.{kind.__qualname__}",
             "num_parameters": sum(p.numel() for p in model.parameters()),
+            "weight_bytes": weight_bytes(model),
             "dtype": self.vllm_config.model_config.dtype_name,
             "device": str(self.device),
+            "rank": self.rank,
             "num_threads": self.num_threads,
             "threads_reason": self.threads_reason,
             "memory_reason": self.memory_reason,
@@ -109,3 +153,14 @@ class Worker:
 
     def shutdown(self) -> None:
         self.model_runner = None
+        leave_ranks(self.tp_group)
+
+
+def weight_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the weights that this rank holds, packed copies beside plain ones included."""
+    held = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    for module in model.modules():
+        packed = module.__dict__.get("packed_weight")
+        if packed is not None and not module.weight.is_mkldnn:
+            held += packed.numel() * packed.element_size()
+    return held

@@ -132,26 +132,54 @@ def get_model_context() -> ModelContext | None:
     return _model.get()
 
 
-@dataclass(frozen=True, slots=True)
+class PeerLostError(RuntimeError):
+    """Another rank ended, or cannot be reached, while this one was waiting for it."""
+
+
+@dataclass(slots=True)
 class TensorParallelGroup:
-    """The ranks that share one model, and this one's place among them."""
+    """The ranks that share one model, and this one's place among them.
+
+    It counts what it sends: two all-reduces a layer are the price of the split, and one more that
+    nobody asked for is only seen by counting.
+    """
 
     rank: int
     world_size: int
     group: ProcessGroup | None = None
+    num_all_reduces: int = 0
+    num_all_gathers: int = 0
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum ``x`` over the ranks, in place where there is more than one."""
+        """Sum ``x`` over the ranks; in place where there is more than one, so ``x`` must be the
+        caller's own, and contiguous.
+
+        Raises:
+            PeerLostError
+        """
         if self.world_size > 1:
-            torch.distributed.all_reduce(x, group=self.group)
+            self.num_all_reduces += 1
+            try:
+                torch.distributed.all_reduce(x, group=self.group)
+            except RuntimeError as error:
+                raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
         return x
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Join the ranks' ``x`` along the last dimension."""
+        """Join the ranks' ``x: [..., n]``, in their order, to ``[..., n * world_size]``.
+
+        Raises:
+            PeerLostError
+        """
         if self.world_size == 1:
             return x
+        self.num_all_gathers += 1
+        x = x.contiguous()
         parts = [torch.empty_like(x) for _ in range(self.world_size)]
-        torch.distributed.all_gather(parts, x.contiguous(), group=self.group)
+        try:
+            torch.distributed.all_gather(parts, x, group=self.group)
+        except RuntimeError as error:
+            raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
         return torch.cat(parts, dim=-1)
 
 

@@ -7,4 +7,7 @@ from hookserve.hookspecs import Named, hookimpl
 
 @hookimpl
 def executor() -> list[Named]:
-    return [Named("uni", "hookserve.engine.executor:UniProcExecutor")]
+    return [
+        Named("uni", "hookserve.engine.executor:UniProcExecutor"),
+        Named("mp", "hookserve.engine.multiproc_executor:MultiprocExecutor"),
+    ]

@@ -225,28 +225,53 @@ _MODEL = (
 )
 
 _PARALLEL = (
-    *_works("tensor-parallel-size", "distributed-executor-backend"),
+    *_works("tensor-parallel-size", "distributed-executor-backend", "worker-cls"),
     Flag(
         "pipeline-parallel-size",
         "refused",
-        "one rank is all there is",
+        "tensor-parallel ranks are all there are",
         neutral=("1",),
         aliases=("-pp",),
     ),
     Flag(
         "data-parallel-size",
         "refused",
-        "one rank is all there is",
+        "tensor-parallel ranks are all there are",
         neutral=("1",),
         aliases=("-dp",),
     ),
-    Flag("data-parallel-size-local", "refused", "one rank is all there is", aliases=("-dpl",)),
-    Flag("data-parallel-rank", "refused", "one rank is all there is", aliases=("-dpr",)),
-    Flag("data-parallel-address", "refused", "one rank is all there is", aliases=("-dpa",)),
-    Flag("data-parallel-rpc-port", "refused", "one rank is all there is", aliases=("-dpp",)),
-    Flag("data-parallel-backend", "refused", "one rank is all there is", aliases=("-dpb",)),
+    Flag(
+        "data-parallel-size-local",
+        "refused",
+        "tensor-parallel ranks are all there are",
+        aliases=("-dpl",),
+    ),
+    Flag(
+        "data-parallel-rank",
+        "refused",
+        "tensor-parallel ranks are all there are",
+        aliases=("-dpr",),
+    ),
+    Flag(
+        "data-parallel-address",
+        "refused",
+        "tensor-parallel ranks are all there are",
+        aliases=("-dpa",),
+    ),
+    Flag(
+        "data-parallel-rpc-port",
+        "refused",
+        "tensor-parallel ranks are all there are",
+        aliases=("-dpp",),
+    ),
+    Flag(
+        "data-parallel-backend",
+        "refused",
+        "tensor-parallel ranks are all there are",
+        aliases=("-dpb",),
+    ),
     *_refused(
-        "one rank is all there is",
+        "tensor-parallel ranks are all there are",
         "data-parallel-hybrid-lb",
         "data-parallel-external-lb",
         arity="none",
@@ -254,22 +279,21 @@ _PARALLEL = (
     Flag(
         "enable-expert-parallel",
         "refused",
-        "one rank is all there is",
+        "tensor-parallel ranks are all there are",
         arity="none",
         aliases=("-ep",),
     ),
-    *_refused("one rank is all there is", "all2all-backend"),
-    *_refused("one rank is all there is", "enable-eplb", arity="none"),
-    *_refused(
-        "workers do not come through a hook yet",
-        "worker-cls",
-        neutral=("auto",),
-    ),
-    *_refused("workers do not come through a hook yet", "worker-extension-cls"),
+    *_refused("tensor-parallel ranks are all there are", "all2all-backend"),
+    *_refused("tensor-parallel ranks are all there are", "enable-eplb", arity="none"),
+    *_refused("a worker is one class; name it with --worker-cls", "worker-extension-cls"),
     *_refused("one machine is all there is", "nnodes", neutral=("1",)),
     *_refused("one machine is all there is", "node-rank", neutral=("0",)),
     *_refused("one machine is all there is", "master-addr", "master-port"),
-    *_no_effect("one rank reduces nothing", "disable-custom-all-reduce", arity="none"),
+    *_no_effect(
+        "the ranks exchange tensors by torch.distributed alone",
+        "disable-custom-all-reduce",
+        arity="none",
+    ),
 )
 
 _ENGINE = (

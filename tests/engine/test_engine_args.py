@@ -201,6 +201,34 @@ def test_overrides_reach_deep_and_leave_the_rest(host: Host, model: Path) -> Non
     assert config.model.max_model_len == 1000
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_override_cannot_make_a_checkpoint_quantized(
+    host: Host, model: Path, nested: bool
+) -> None:
+    change: dict[str, Any] = {"quantization_config": {"quant_method": "awq"}}
+    if nested:
+        change = {"text_config": {**json.loads((model / "config.json").read_text()), **change}}
+    with pytest.raises(ModelFileError, match=r"--hf-overrides .*quantized with 'awq'"):
+        build(host, model, hf_overrides=change)
+
+
+def test_a_platform_cannot_make_a_checkpoint_quantized(
+    front: Callable[..., Host], model: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "quantizing.py"
+    plugin.write_text(
+        "from hookserve.hookspecs import hookimpl\n"
+        "from hookserve.plugins_builtin.cpu_platform import CpuPlatform\n"
+        "class Quantizing(CpuPlatform):\n"
+        "    @classmethod\n"
+        "    def check_and_update_config(cls, config):\n"
+        "        config.model_config.hf_config.quantization_config = {'quant_method': 'x'}\n"
+        "@hookimpl\ndef platform(): return 'quantizing:Quantizing'\n"
+    )
+    with pytest.raises(ModelFileError, match="file:quantizing left.*quantized with 'x'"):
+        build(front(plugin), model)
+
+
 # -- the generation config, the template, the tokenizer ------------------------------------------
 
 
@@ -270,6 +298,52 @@ def test_a_tokenizer_of_its_own_goes_through_the_sources(
         build(host, tiny_llama, tokenizer=str(tmp_path / "no"))
 
 
+# -- workers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "executor", "reason"),
+    [
+        ({}, "uni", "one rank needs no process of its own"),
+        ({"tensor_parallel_size": 2}, "mp", "2 ranks, each a process of its own"),
+        ({"distributed_executor_backend": "mp"}, "mp", "asked for"),
+    ],
+)
+def test_the_executor_follows_the_number_of_ranks(
+    values: dict[str, Any], executor: str, reason: str, host: Host, tiny_llama: Path
+) -> None:
+    parallel = build(host, tiny_llama, **values).parallel
+    assert (parallel.distributed_executor_backend, parallel.executor_reason) == (executor, reason)
+    assert parallel.workers_are_apart == (executor == "mp")
+
+
+def test_the_worker_is_the_platforms_unless_one_is_asked_for(host: Host, tiny_llama: Path) -> None:
+    assert build(host, tiny_llama).parallel.worker_cls == "hookserve.engine.worker:Worker"
+    asked = build(host, tiny_llama, worker_cls="own_worker:Worker")
+    assert asked.parallel.worker_cls == "own_worker:Worker"
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "fits"),
+    [
+        (9, 3, {1, 3, 9}),
+        (8, 2, {1, 2, 4, 8}),
+        (4, 1, {1, 2, 4}),
+        (12, 4, {1, 2, 4, 12}),
+    ],
+)
+def test_ranks_share_out_heads_and_key_heads_evenly(
+    heads: int, key_heads: int, fits: set[int], host: Host, model: Path
+) -> None:
+    rewrite(model, "config.json", num_attention_heads=heads, num_key_value_heads=key_heads)
+    for ranks in range(1, 13):
+        if ranks in fits:
+            assert build(host, model, tensor_parallel_size=ranks)
+        else:
+            with pytest.raises(ConfigError, match=f"--tensor-parallel-size {ranks}: expected"):
+                build(host, model, tensor_parallel_size=ranks)
+
+
 # -- refusals ------------------------------------------------------------------------------------
 
 
@@ -277,7 +351,15 @@ def test_a_tokenizer_of_its_own_goes_through_the_sources(
     ("values", "words"),
     [
         ({"max_model_len": 513}, ("--max-model-len 513", "at most 512")),
-        ({"tensor_parallel_size": 2}, ("--tensor-parallel-size 2", "expected 1")),
+        (
+            {"tensor_parallel_size": 3},
+            ("--tensor-parallel-size 3", "4 attention heads and 2 key heads", ": 1, 2, 4"),
+        ),
+        ({"tensor_parallel_size": 0}, ("--tensor-parallel-size 0", "at least 1")),
+        (
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            ("--distributed-executor-backend 'uni'", "mp for --tensor-parallel-size 2"),
+        ),
         ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, ("--max-num-batched-tokens 8", "9")),
         ({"max_num_seqs": 0}, ("--max-num-seqs 0", "at least 1")),
         (

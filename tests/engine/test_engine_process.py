@@ -373,8 +373,8 @@ def platform():
             ("device",),
             "parallel",
             {"worker_cls": "nowhere:Worker"},
-            "plugin file:device failed at stage 'import': worker class nowhere:Worker "
-            "raised ModuleNotFoundError: No module named 'nowhere'",
+            "worker class nowhere:Worker raised ModuleNotFoundError: No module named 'nowhere'; "
+            "it is what --worker-cls or the platform file:device asked for",
         ),
         (
             ("device",),
@@ -459,9 +459,12 @@ def test_books_that_do_not_agree_end_the_engine_with_one_sentence(start, tmp_pat
     (tmp_path / "keeps.py").write_text(
         HEAD + "from hookserve.engine.scheduler import Scheduler\n"
         "@hookimpl\n"
-        "def process_started(roles, vllm_config):\n"
-        "    def leak(self, request, reason): del self.requests[request.request_id]\n"
-        "    Scheduler._end = leak\n"
+        "def process_started():\n"
+        "    end = Scheduler._end\n"
+        "    def lose(self, request, reason):\n"
+        "        end(self, request, reason)\n"
+        "        if request.request_id == 'a': self.kv_cache.pool.take(1)\n"
+        "    Scheduler._end = lose\n"
     )
     child = start()
     child.load(PluginSettings(files=(str(tmp_path / "keeps.py"),), allow=()))
@@ -470,7 +473,7 @@ def test_books_that_do_not_agree_end_the_engine_with_one_sentence(start, tmp_pat
         pass
     assert isinstance(message, Failed), message
     assert message.exit_code == 70
-    assert message.message.startswith("the books of the KV cache do not agree: a request is in two")
+    assert message.message.startswith("the books of the KV cache do not agree: reference counts")
     assert "--no-plugins" in message.message
     code, errors = child.end()
     assert code == 70

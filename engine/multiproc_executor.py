@@ -1,0 +1,198 @@
+"""``MultiprocExecutor``: each worker is a process of its own, one a tensor-parallel rank.
+
+It starts them with the engine's plugins, calls all of them at once, and notices when one ends. All
+ranks sample: the head's parts are gathered on each, generators start from equal seeds, so each
+knows the token without being told, and a step costs no message between ranks beyond those of the
+layers. What a worker does with a call is ``worker``'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hookserve.hookspecs import Manifest, compare_manifests, current
+
+from .channel import ChannelClosed, wait_readable
+from .codec import Message
+from .errors import EX_SOFTWARE, WorkerError, WorkerPluginsError
+from .executor import Executor
+from .messages import CollectiveRpc, ManifestSent, Proceed, RpcResult, Shutdown
+from .step import ModelRunnerOutput, SchedulerOutput
+from .worker_child import WorkerChild
+from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 2.0
+
+
+class MultiprocExecutor(Executor):
+    """The executor ``mp``. A worker that ends ends all others, and every later call raises."""
+
+    def _init_executor(self) -> None:
+        self.workers: list[WorkerChild] = []
+        self._call_ids = itertools.count(1)
+        # 0700; the ranks meet by a file in it and do not need it afterwards.
+        folder = tempfile.mkdtemp(prefix="hookserve-")
+        try:
+            self._start_workers(f"file://{folder}/ranks")
+            self.collective_rpc("init_device")
+            self.collective_rpc("load_model")
+        except BaseException:
+            self._end_workers()
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def _start_workers(self, init_method: str) -> None:
+        """Start all processes at once and let them go on once their plugins are the engine's.
+
+        Raises:
+            WorkerPluginsError: plugins that failed in a worker alone.
+            hookserve.hookspecs.PluginConflictError: a difference that no failure explains.
+            WorkerError: a worker ended.
+        """
+        host, config = current(), self.vllm_config
+        assert config.engine_config is not None, "made from an EngineConfig, like every tree"
+        denied = (*host.settings.denied, *host.failures())
+        plugins = msgspec.structs.replace(host.settings, denied=denied)
+        ranks = range(config.parallel_config.tensor_parallel_size)
+        for rank in ranks:
+            self.workers.append(WorkerChild.start(rank))
+        for worker in self.workers:
+            message = StartWorker(config.engine_config, plugins, worker.rank, init_method)
+            self._tell(worker, worker.channel.encode(message))
+        sent = self._gather(lambda message: isinstance(message, ManifestSent), set(ranks), None)
+        self.worker_manifests = [sent[rank].manifest for rank in ranks]
+        for plain in self.worker_manifests:
+            failures = compare_manifests(host.manifest(), msgspec.convert(plain, Manifest))
+            if failures:
+                raise WorkerPluginsError(failures)
+        self._tell_all(Proceed())
+
+    # -- calls ----------------------------------------------------------------------------------
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of every worker at once; the answers in the order of the ranks.
+
+        Raises:
+            TypeError: an argument or an answer that cannot cross processes, by its type.
+            WorkerError: a worker's own sentence, or how a worker ended.
+            TimeoutError: a rank did not answer within ``timeout`` seconds; what it answers later
+                is dropped.
+        """
+        call_id = next(self._call_ids)
+        self._tell_all(CollectiveRpc(call_id, method, list(args), dict(kwargs or {})))
+        ranks = range(len(self.workers))
+        answers = self._gather(_answers(call_id), set(ranks), timeout)
+        return [answers[rank].result for rank in ranks]
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        call_id = next(self._call_ids)
+        self._tell_all(ExecuteModel(call_id, scheduler_output))
+        answer: ModelExecuted = self._gather(_answers(call_id), {0}, None)[0]
+        return answer.output
+
+    def watched_fds(self) -> list[int]:
+        return [fd for worker in self.workers for fd in worker.fds]
+
+    def check_health(self) -> None:
+        """Raises:
+        WorkerError: a worker has ended.
+        """
+        if not self.workers:
+            raise WorkerError("the workers have ended", EX_SOFTWARE)
+        self._receive(0.0)
+
+    def shutdown(self) -> None:
+        """Ask all to stop, and end by force those that do not."""
+        for worker in self.workers:
+            try:
+                worker.channel.send(Shutdown())
+            except ChannelClosed:
+                continue
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for worker in self.workers:
+            if not worker.wait(max(0.0, deadline - time.monotonic())):
+                logger.warning(
+                    "worker %d did not stop when asked; it is ended by force", worker.rank
+                )
+        self._end_workers()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _tell_all(self, message: Message) -> None:
+        self.check_health()
+        frame = self.workers[0].channel.encode(message)
+        for worker in list(self.workers):
+            self._tell(worker, frame)
+
+    def _tell(self, worker: WorkerChild, frame: bytearray) -> None:
+        try:
+            worker.channel.send_frame(frame)
+        except ChannelClosed:
+            self._receive(0.0)  # it may have said why
+            error = WorkerError(worker.describe_end(), EX_SOFTWARE)
+            self._end_workers()
+            raise error from None
+
+    def _gather(
+        self, is_answer: Any, ranks: Collection[int], timeout_s: float | None
+    ) -> dict[int, Any]:
+        """Wait for one answer of each of the ranks; a failure of any rank raises at once."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        answers: dict[int, Any] = {}
+        while len(answers) < len(ranks):
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                late = sorted(set(ranks) - answers.keys())
+                raise TimeoutError(f"workers {late} have not answered within {timeout_s:g} s")
+            for rank, message in self._receive(left_s):
+                if not is_answer(message):
+                    continue  # of an earlier call, which is no longer waited for
+                if isinstance(message, CallFailed):
+                    error = WorkerError(message.message, message.exit_code)
+                    error.add_note(f"In worker {rank}:\n{message.detail}")
+                    raise error
+                if rank in ranks:
+                    answers[rank] = message
+        return answers
+
+    def _receive(self, timeout_s: float | None) -> list[tuple[int, Message]]:
+        """What arrives within the time, from any rank. If one has ended all are, and it raises."""
+        readable = wait_readable(self.watched_fds(), timeout_s)
+        messages: list[tuple[int, Message]] = []
+        try:
+            for worker in self.workers:
+                if readable.intersection(worker.fds):
+                    messages += [(worker.rank, message) for message in worker.receive()]
+        except WorkerError:
+            self._end_workers()
+            raise
+        return messages
+
+    def _end_workers(self) -> None:
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            worker.end()
+
+
+def _answers(call_id: int) -> Any:
+    kinds = (RpcResult, ModelExecuted, CallFailed)
+    return lambda message: isinstance(message, kinds) and message.call_id == call_id

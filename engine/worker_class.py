@@ -1,0 +1,42 @@
+"""Which class a worker is, and how one is made of it. What a worker does is ``worker``'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookserve.hookspecs import current
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.targets import import_target
+
+from .errors import ConfigError
+from .vllm_config import VllmConfig
+
+
+def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | None = None) -> Any:
+    """An instance of ``parallel_config.worker_cls``, without device or model yet.
+
+    Args:
+        rank: also the number of the device on this machine.
+        init_method: where the ranks meet; ``None`` where there is one.
+
+    Raises:
+        ConfigError: the class cannot be imported.
+    """
+    path = vllm_config.parallel_config.worker_cls
+    platform = current().platform()
+    with current().enter(platform.plugin):
+        try:
+            worker_cls = import_target(path)
+        except caught() as error:
+            raise ConfigError(
+                f"worker class {path} raised {describe_error(error)}; it is what --worker-cls or "
+                f"the platform {platform.owner} asked for"
+            ) from error
+        return worker_cls(
+            vllm_config,
+            local_rank=rank,
+            rank=rank,
+            distributed_init_method=init_method,
+            is_driver_worker=rank == 0,
+        )
