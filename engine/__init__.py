@@ -1,7 +1,55 @@
 """Requests to tokens and text: configuration, scheduler, KV cache, workers, loaders.
 
-Knows no HTTP.
+What is for use in Python is found here at its first use, so that importing this costs nothing:
+``LLM``, ``AsyncLLM``, ``LLMEngine``, ``SamplingParams``, the arguments and the outputs. Knows no
+HTTP.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "hookserve.engine":
     raise ImportError("import hookserve.engine: the folder engine is installed under that name")
+
+if TYPE_CHECKING:
+    from .async_llm import AsyncEngineArgs, AsyncLLM
+    from .engine_args import EngineArgs
+    from .llm import LLM
+    from .llm_engine import LLMEngine
+    from .outputs import CompletionOutput, Logprob, RequestOutput
+    from .sampling_params import SamplingParams
+    from .sampling_rules import RequestOutputKind
+
+_HOME = {
+    "LLM": "llm",
+    "AsyncEngineArgs": "async_llm",
+    "AsyncLLM": "async_llm",
+    "CompletionOutput": "outputs",
+    "EngineArgs": "engine_args",
+    "LLMEngine": "llm_engine",
+    "Logprob": "outputs",
+    "RequestOutput": "outputs",
+    "RequestOutputKind": "sampling_rules",
+    "SamplingParams": "sampling_params",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "Logprob",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,8 +27,9 @@ def open_host(
     settings: PluginSettings | None,
     *,
     objects_stay: str | None = None,
-) -> Host:
-    """The host of this process, held once more: ``release`` it in the end.
+) -> tuple[Host, bool]:
+    """The host of this process, held once more (``release`` it in the end), and whether this is
+    its first user.
 
     Args:
         plugins: names of modules and paths of ``.py`` files; objects and modules as well.
@@ -54,10 +55,11 @@ def open_host(
         cache_dir=wanted.cache_dir or default_cache_dir(),
     )
     host = bootstrap(roles, wanted, objects=objects)
-    if host.hold():
+    is_first = host.hold()
+    if is_first:
         for line in dict.fromkeys((*host.warnings, *host.problems())):
             logger.warning("%s", line)
-    return host
+    return host, is_first
 
 
 @contextlib.contextmanager

@@ -146,10 +146,13 @@ class FrontStats:
         num_prompt_tokens: int,
         max_tokens: int | None,
         now: float | None = None,
-    ) -> None:
-        """A request was submitted. ``now`` is ``time.monotonic()``."""
+    ) -> RequestStateStats:
+        """A request was submitted. ``now`` is ``time.monotonic()``. Returns what will be known of
+        it, kept up to date until its end."""
         arrival = time.monotonic() if now is None else now
-        self._requests[request_id] = RequestStateStats(num_prompt_tokens, max_tokens, arrival)
+        state = RequestStateStats(num_prompt_tokens, max_tokens, arrival)
+        self._requests[request_id] = state
+        return state
 
     def get(self, request_id: str) -> RequestStateStats | None:
         return self._requests.get(request_id)
@@ -167,7 +170,7 @@ class FrontStats:
             state.num_preemptions = max(state.num_preemptions, output.num_preemptions)
             if output.finish_reason is not None:
                 self.finish(output.request_id, output.finish_reason, now=now)
-        self._report_finished(stats)
+        self.add_finished(stats)
         return stats
 
     @staticmethod
@@ -211,17 +214,15 @@ class FrontStats:
         self._finished.append(finished)
         return finished
 
-    def take_finished(self) -> IterationStats | None:
-        """The requests that ended without a further step of the engine; ``None`` if there are
-        none. For a front whose engine went idle or died."""
+    def add_finished(self, stats: IterationStats | None) -> IterationStats | None:
+        """``stats``, or new ones, with the requests that ended and were not reported yet; ``None``
+        if there is neither."""
         if not self._finished:
-            return None
-        stats = IterationStats()
-        self._report_finished(stats)
-        return stats
-
-    def _report_finished(self, stats: IterationStats) -> None:
-        stats.finished_requests, self._finished = self._finished, []
-        for finished in stats.finished_requests:
+            return stats
+        stats = stats if stats is not None else IterationStats()
+        for finished in self._finished:
+            stats.finished_requests.append(finished)
             stats.max_num_generation_tokens_iter.append(finished.num_generation_tokens)
             stats.n_params_iter.append(1)
+        self._finished.clear()
+        return stats

@@ -65,12 +65,12 @@ def test_an_end_in_front_is_reported_once_with_the_tokens_that_count(stats):
 
 def test_a_request_that_ends_before_its_first_token(stats):
     stats.finish("a", "abort", now=101.0)
-    taken = stats.take_finished()
+    taken = stats.add_finished(None)
     (finished,) = taken.finished_requests
     assert finished.num_generation_tokens == 0
     assert finished.decode_time == finished.prefill_time == finished.inference_time == 0.0
     assert finished.mean_time_per_output_token == 0.0
-    assert stats.take_finished() is None
+    assert stats.add_finished(None) is None
 
 
 def test_a_refusal_is_a_finish_without_tokens(stats):

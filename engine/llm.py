@@ -1,0 +1,277 @@
+"""``LLM``: prompts in, finished outputs out, all in this process.
+
+The loop is ``llm_engine``'s; this file knows batches, chats, and the person who waits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .engine_args import EngineArgs
+from .errors import InvalidRequestError
+from .input_processor import ReadyRequest
+from .interrupts import held_interrupts
+from .llm_engine import LLMEngine
+from .outputs import RequestOutput
+from .progress import make_progress
+from .prompts import Prompt, PromptInput, read_prompts
+from .sampling_params import SamplingParams
+from .sampling_rules import RequestOutputKind
+from .stat_loggers import LOG_INTERVAL_S
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import PluginSettings
+
+    from .text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """A model, ready to generate. Usable from any thread; calls wait for one another.
+
+    It ends with ``shutdown``, as a context manager, with its last reference, or with the process.
+
+    Args:
+        model: local folder or ``.gguf`` file, hub name, or ``pypi:DIST``; a small default model
+            without one.
+        plugins: objects with hooks, names of modules, or paths of ``.py`` files; with several
+            ranks, names and paths alone.
+        plugin_settings: which installed plugins are wanted, and what is set for them.
+        log_stats_interval: seconds between two lines of statistics, where they are wanted
+            (``disable_log_stats=False``).
+        engine_args: the fields of ``EngineArgs``; statistics are off unless asked for.
+
+    Raises:
+        TypeError: an argument that ``EngineArgs`` does not have.
+        HookserveError: a setting, a model file or an architecture that cannot work.
+        hookserve.hookspecs.HostError: plugins; or another ``LLM`` lives with other plugin settings.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        plugins: Sequence[Any] = (),
+        plugin_settings: PluginSettings | None = None,
+        log_stats_interval: float = LOG_INTERVAL_S,
+        **engine_args: Any,
+    ) -> None:
+        engine = LLMEngine.from_engine_args(
+            make_engine_args(EngineArgs, model, {"disable_log_stats": True, **engine_args}),
+            plugins=plugins,
+            plugin_settings=plugin_settings,
+            log_stats_interval=log_stats_interval,
+        )
+        self.llm_engine = engine
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        self._finalizer = weakref.finalize(self, engine.shutdown)
+
+    # -- generating -----------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for one prompt or many; the outputs in the order of the prompts.
+
+        A request that fails alone while it runs has ``finish_reason == "error"``; the others are
+        not concerned. Ctrl-C ends all of them and leaves the ``LLM`` usable.
+
+        Args:
+            prompts: texts, lists of token ids, or dicts (``prompts.PromptInput``).
+            sampling_params: for all of them, or one for each; without any, what the model's
+                generation config says.
+            use_tqdm: show progress where stderr is a terminal; or what makes a bar, such as
+                ``tqdm.notebook.tqdm``.
+            priority: one for each prompt, with ``scheduling_policy="priority"``.
+
+        Raises:
+            InvalidRequestError, SamplingParamsError: both ``ValueError``: one of them cannot run,
+                so none did.
+            EngineDeadError: after ``shutdown``, or after a step that failed.
+        """
+        return self._run(read_prompts(prompts), sampling_params, use_tqdm, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """As ``generate``, for one conversation or a list of them.
+
+        Args:
+            chat_template: a template in place of the model's.
+            add_generation_prompt: end with the beginning of the assistant's answer.
+            tools: shown to the template.
+            chat_template_kwargs: what the template is given besides.
+        """
+        rendered = [
+            self.llm_engine.input_processor.render(
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                options=chat_template_kwargs or {},
+            )
+            for conversation in _conversations(messages)
+        ]
+        prompts = [Prompt(text, None) for text in rendered]
+        return self._run(prompts, sampling_params, use_tqdm, priority, is_chat=True)
+
+    def _run(
+        self,
+        prompts: list[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool | Callable[..., Any],
+        priority: Sequence[int] | None,
+        is_chat: bool = False,
+    ) -> list[RequestOutput]:
+        """Check everything, then run it."""
+        prepare = self.llm_engine.input_processor.prepare
+        every_params = self._params_of(sampling_params, len(prompts))
+        priorities = _one_each("priority", priority, len(prompts)) if priority else None
+        requests = [
+            prepare(
+                prompt,
+                msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY),
+                priority=priorities[at] if priorities else 0,
+                is_chat=is_chat,
+            )
+            for at, (prompt, params) in enumerate(zip(prompts, every_params, strict=True))
+        ]
+        progress = make_progress(use_tqdm, len(requests))
+        try:
+            with self._lock:
+                return self._generate(requests, progress.add)
+        finally:
+            progress.close()
+
+    def _generate(
+        self, requests: list[ReadyRequest], on_end: Callable[[RequestOutput], None]
+    ) -> list[RequestOutput]:
+        engine = self.llm_engine
+        names = [str(next(self._ids)) for _ in requests]
+        ended: dict[str, RequestOutput] = {}
+        try:
+            with held_interrupts() as interrupts:
+                for name, request in zip(names, requests, strict=True):
+                    engine.add_ready(name, request)
+                while len(ended) < len(names):
+                    interrupts.check()
+                    for output in engine.step():
+                        ended[output.request_id] = output
+                        on_end(output)
+        except BaseException:
+            engine.abort_request(names)
+            raise
+        return [ended[name] for name in names]
+
+    def _params_of(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        if given is None:
+            return [self.get_default_sampling_params()] * count
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        every = _one_each("sampling_params", given, count)
+        for at, each in enumerate(every):
+            if not isinstance(each, SamplingParams):
+                raise InvalidRequestError(
+                    f"sampling_params[{at}]: expected SamplingParams, got {type(each).__name__}",
+                    param=f"sampling_params[{at}]",
+                )
+        return every
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What applies where none are given: the model's generation config."""
+        return self.llm_engine.input_processor.default_params()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.llm_engine.tokenizer
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a public method of every worker; one result each. Raises as ``LLMEngine``'s."""
+        with self._lock:
+            return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
+
+    def shutdown(self) -> None:
+        """Free everything; what is asked afterwards raises ``EngineDeadError``."""
+        with self._lock:
+            self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+
+def make_engine_args(
+    kind: type[EngineArgs], model: str | None, given: dict[str, Any]
+) -> EngineArgs:
+    """
+    Raises:
+        TypeError: an argument that is none, with the nearest one that is.
+    """
+    known = [each.name for each in fields(kind)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+    if isinstance(given.get("served_model_name"), str):
+        given["served_model_name"] = (given["served_model_name"],)
+    return kind(model=model, **given)
+
+
+def _conversations(given: Any) -> list[Sequence[Message]]:
+    """One conversation is a list of dicts."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise InvalidRequestError(
+            "messages: expected a list of messages, or a list of such lists", param="messages"
+        )
+    return [given] if isinstance(given[0], Mapping) else list(given)
+
+
+def _one_each(name: str, given: Any, count: int) -> list[Any]:
+    if not isinstance(given, Sequence) or len(given) != count:
+        size = f"{len(given)}" if isinstance(given, Sequence) else type(given).__name__
+        raise InvalidRequestError(
+            f"{name}: expected one for each of {count} prompts, got {size}", param=name
+        )
+    return list(given)

@@ -1,0 +1,331 @@
+"""``LLMEngine``: scheduler, worker and text in one process, and the simple loop over them: add
+requests, ``step``, take the outputs.
+
+The caller's thread does the work. Batches are ``llm``'s; an engine in a process of its own is
+``async_llm``'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hookserve.hookspecs import Host, PluginSettings
+from hookserve.hookspecs.errors import describe_error
+
+from .config import EngineConfig
+from .core import EngineCore
+from .errors import EngineDeadError, InvalidRequestError, WorkerPluginsError
+from .input_processor import InputProcessor, ReadyRequest
+from .messages import AddRequest, StepOutputs
+from .offline_host import open_host
+from .output_assembler import OutputAssembler
+from .outputs import RequestOutput
+from .prompts import PromptInput, read_prompt
+from .sampling_params import SamplingParams
+from .stat_loggers import LOG_INTERVAL_S, StatLoggers
+from .stats import FrontStats, IterationStats
+from .text.tokenizer import Tokenizer, load_tokenizer
+from .vllm_config import ModelConfig, VllmConfig, set_current_vllm_config
+
+if TYPE_CHECKING:
+    from .engine_args import EngineArgs
+
+logger = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3
+"""How often workers are started again without plugins that failed in them."""
+
+
+class _Running(NamedTuple):
+    """A sequence in the engine."""
+
+    assembler: OutputAssembler
+    index: int
+
+
+class LLMEngine:
+    """Not for several threads at once. An exception out of ``step`` ends the engine: which of its
+    books were kept to the end is not known then.
+
+    Args:
+        engine_config: as ``EngineArgs.create_engine_config`` makes it.
+        host: with the roles front, engine and worker, held for this engine, which releases it.
+        is_first: the host has no other user yet.
+        log_stats_interval: seconds between two calls of the stat loggers' ``log``.
+
+    Attributes:
+        vllm_config, tokenizer, input_processor: for whoever wants to look.
+    """
+
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        host: Host,
+        *,
+        is_first: bool = True,
+        log_stats_interval: float = LOG_INTERVAL_S,
+    ) -> None:
+        self.engine_config = engine_config
+        self.vllm_config = VllmConfig.from_engine_config(engine_config)
+        self.tokenizer: Tokenizer = load_tokenizer(engine_config.model.tokenizer)
+        self._host = host
+        if is_first:
+            host.calls.process_started(host.roles, self.vllm_config)
+        self._log_stats = engine_config.log_stats
+        self._loggers = (
+            StatLoggers.build(host, self.vllm_config) if self._log_stats else StatLoggers()
+        )
+        self._stats = FrontStats()
+        self._log_interval_s = log_stats_interval
+        self._logged_at = time.monotonic()
+        self._core: EngineCore | None = None
+        self._ids = itertools.count(1)
+        self._requests: dict[str, list[str]] = {}
+        """The engine's ids of each request that has not ended."""
+        self._running: dict[str, _Running] = {}
+        self._death = ""
+        """Why nothing can be asked of this engine any more."""
+        try:
+            self.input_processor = self._start()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _start(self) -> InputProcessor:
+        with set_current_vllm_config(self.vllm_config):
+            core = self._core = self._make_core()
+            core.warm_up()
+        self._loggers.log_engine_initialized()
+        capacity = core.scheduler.kv_cache.num_tokens_capacity
+        return InputProcessor(self.engine_config, self.tokenizer, capacity)
+
+    def _make_core(self) -> EngineCore:
+        """Again without the plugins that fail in a worker process alone."""
+        for _ in range(MAX_RESTARTS):
+            try:
+                return EngineCore(self.vllm_config, self._host)
+            except WorkerPluginsError as error:
+                for failure in error.failures:
+                    logger.warning(
+                        "plugin %s failed in a worker process (%s: %s); starting again without it",
+                        failure.identity,
+                        failure.stage,
+                        failure.error,
+                    )
+                    self._host.deny(failure)
+        return EngineCore(self.vllm_config, self._host)
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        *,
+        plugins: Sequence[Any] = (),
+        plugin_settings: PluginSettings | None = None,
+        log_stats_interval: float = LOG_INTERVAL_S,
+    ) -> LLMEngine:
+        """
+        Args:
+            plugins: names of modules, paths of ``.py`` files, and, with one rank, objects.
+            plugin_settings: what else is wanted of plugins; nothing by default.
+
+        Raises:
+            HookserveError: a setting, a model file or an architecture that cannot work.
+            hookserve.hookspecs.HostError: plugins; or another engine of this process was made with
+                other plugin settings, and lives.
+        """
+        ranks = engine_args.tensor_parallel_size
+        host, is_first = open_host(
+            ("front", "engine", "worker"),
+            plugins,
+            plugin_settings,
+            objects_stay=None if ranks == 1 else "worker processes cannot be handed one",
+        )
+        try:
+            config = engine_args.create_engine_config(host)
+            return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)
+        except BaseException:
+            host.release()
+            raise
+
+    @property
+    def core(self) -> EngineCore:
+        """The engine behind it.
+
+        Raises:
+            EngineDeadError: after ``shutdown``, or after a step that failed.
+        """
+        if self._death or self._core is None:
+            raise EngineDeadError(self._death)
+        return self._core
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.vllm_config.model_config
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    # -- requests come and go -------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: PromptInput,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+    ) -> None:
+        """Check a request and queue it.
+
+        Raises:
+            InvalidRequestError, SamplingParamsError: it cannot run; or the id is in use.
+            EngineDeadError: after ``shutdown``, or after a step that failed.
+        """
+        ready = self.input_processor.prepare(
+            read_prompt(prompt),
+            params if params is not None else self.input_processor.default_params(),
+            priority=priority,
+        )
+        self.add_ready(request_id, ready)
+
+    def add_ready(self, request_id: str, request: ReadyRequest) -> None:
+        """As ``add_request``, for what was checked before."""
+        core = self.core
+        if request_id in self._requests:
+            raise InvalidRequestError(f"request_id {request_id!r} is in use", param="request_id")
+        assembler = OutputAssembler(
+            request_id, request.prompt, request.prompt_token_ids, request.params, self.tokenizer
+        )
+        engine_ids = self._requests[request_id] = []
+        for index, child in enumerate(assembler.children):
+            engine_id = f"req-{next(self._ids)}"
+            engine_ids.append(engine_id)
+            self._running[engine_id] = _Running(assembler, index)
+            if self._log_stats:
+                state = self._stats.add_request(
+                    engine_id,
+                    num_prompt_tokens=len(request.prompt_token_ids),
+                    max_tokens=child.max_tokens,
+                )
+                assembler.metrics = assembler.metrics or state
+            core.add_request(
+                AddRequest(
+                    engine_id,
+                    request.prompt_token_ids,
+                    child,
+                    time.time(),
+                    request.cache_salt,
+                    request.priority,
+                )
+            )
+
+    def abort_request(self, request_id: str | Iterable[str]) -> None:
+        """Forget requests and free what they hold; ids that are not known are passed over."""
+        names = [request_id] if isinstance(request_id, str) else list(request_id)
+        engine_ids = [each for name in names for each in self._requests.pop(name, ())]
+        gone = [each for each in engine_ids if self._running.pop(each, None) is not None]
+        for each in gone:
+            self._stats.finish(each, "abort")
+        if gone and not self._death:
+            self.core.abort_requests(gone)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._running)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._requests)
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """One step of the engine, and what it brought for each request that the caller is to hear
+        of. A request that failed alone says so in its output.
+
+        Raises:
+            EngineDeadError: after ``shutdown``, or after a step that failed.
+            Exception: what a model or plugin raised; the engine is dead then.
+        """
+        core = self.core
+        try:
+            report = core.step() if core.has_work() else core.report_idle()
+        except BaseException as error:
+            self._death = (
+                f"a step of this engine failed with {describe_error(error)}; make a new one"
+            )
+            self._requests.clear()
+            self._running.clear()
+            raise
+        return [] if report is None else self._take(report)
+
+    def _take(self, report: StepOutputs) -> list[RequestOutput]:
+        iteration = self._stats.observe(report) if self._log_stats and report.outputs else None
+        outputs = []
+        for output in report.outputs:
+            running = self._running.get(output.request_id)
+            if running is None:
+                continue
+            assembler, index = running
+            delta = assembler.take(index, output)
+            if delta.stopped_by_text:
+                self._finish(output.request_id, assembler, index)
+            if delta.finish_reason is not None:
+                del self._running[output.request_id]
+            if assembler.is_finished:
+                self._requests.pop(assembler.request_id, None)
+            shown = assembler.output(index)
+            if shown is not None:
+                outputs.append(shown)
+        if self._log_stats:
+            self._record(report, iteration)
+        return outputs
+
+    def _finish(self, engine_id: str, assembler: OutputAssembler, index: int) -> None:
+        """A stop was found in text; the engine may have ended the request by itself meanwhile."""
+        self.core.finish_request(engine_id, "stop")
+        self._stats.finish(engine_id, "stop", num_generation_tokens=assembler.num_tokens(index))
+
+    def _record(self, report: StepOutputs, iteration: IterationStats | None) -> None:
+        self._loggers.record(report.scheduler_stats, self._stats.add_finished(iteration))
+        now = time.monotonic()
+        if now - self._logged_at >= self._log_interval_s:
+            self._logged_at = now
+            self._loggers.log()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a public method of every worker; one result each.
+
+        Raises:
+            AttributeError: for a name that starts with an underscore, or that no worker has.
+            EngineDeadError: after ``shutdown``, or after a step that failed.
+        """
+        return self.core.collective_rpc(method, list(args), dict(kwargs or {}), timeout)
+
+    def shutdown(self) -> None:
+        """Free the model and the cache, and end worker processes; once."""
+        if self._core is not None:
+            self._death = "this engine was shut down"
+            self._requests.clear()
+            self._running.clear()
+            try:
+                self._stop()
+            finally:
+                self._host.release()
+
+    def _stop(self) -> None:
+        core, self._core = self._core, None
+        self._loggers.shutdown()
+        if core is not None:
+            core.shutdown()
