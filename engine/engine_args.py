@@ -163,8 +163,8 @@ class EngineArgs:
     kv_cache_memory_bytes: Annotated[
         int | None,
         Setting(
-            "memory for the KV cache, such as 512MiB; without it the smaller of what the limits "
-            "can use and half of the free memory",
+            "memory for each rank's KV cache, such as 512MiB; without it the smaller of what the "
+            "limits can use and half of the free memory",
             group="Engine",
             kind="bytes",
             minimum=1,

@@ -449,5 +449,6 @@ def _divide(size: int, parts: int, prefix: str, what: str) -> int:
 
 
 def _slice(tensor: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
-    size = tensor.shape[dim] // parts
+    """A view of one of ``parts`` equal parts."""
+    size = _divide(tensor.shape[dim], parts, "a weight", "rows" if dim == 0 else "columns")
     return tensor.narrow(dim, part * size, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
 class VocabParallelEmbedding(nn.Module):
     """``[tokens]`` to ``[tokens, embedding_dim]``; the rows are split over the ranks.
 
-    The vocabulary is padded to a multiple of ``padding_size`` rows, which are zero.
+    The vocabulary is padded to a multiple of ``padding_size`` that the ranks share evenly; the rows
+    added are zero.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class VocabParallelEmbedding(nn.Module):
         self.org_vocab_size = org_num_embeddings or num_embeddings
         self.embedding_dim = embedding_dim
         self.prefix = prefix
-        unit = padding_size * self.tp_size
+        unit = math.lcm(padding_size, self.tp_size)
         self.num_embeddings_padded = -(-num_embeddings // unit) * unit
         self.num_embeddings_per_partition = self.num_embeddings_padded // self.tp_size
         self.quant_method: Any = None

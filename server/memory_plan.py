@@ -23,7 +23,10 @@ class MemoryPlan:
     num_blocks: int
     block_size: int
     block_bytes: int
+    """Of one rank: each holds its own heads' part of every block."""
+    num_ranks: int
     weight_bytes: int
+    """Of all ranks."""
     reason: str
 
     @property
@@ -32,7 +35,8 @@ class MemoryPlan:
 
     @property
     def num_bytes(self) -> int:
-        return self.num_blocks * self.block_bytes
+        """Of all ranks."""
+        return self.num_blocks * self.block_bytes * self.num_ranks
 
     def __str__(self) -> str:
         return (
@@ -60,14 +64,20 @@ def plan_memory(config: EngineConfig, platform: Any) -> MemoryPlan:
     )
     block_bytes = token_bytes * config.cache.block_size
     weight_bytes = estimate_weight_bytes(config)
+    ranks = parallel.tensor_parallel_size
     free, reason = platform.available_memory()
+    # Ranks on a CPU share its memory and each hold a part of the weights; a device is one rank's.
+    is_shared = config.device.device_type == "cpu"
+    mine = weight_bytes if is_shared else weight_bytes // ranks
+    free = max(0, free - mine) // (ranks if is_shared else 1)
+    each = f", for each of {ranks} ranks" if ranks > 1 and is_shared else ""
     num_blocks, why = choose_num_blocks(
         tree,
         block_bytes=block_bytes,
-        free_bytes=max(0, free - weight_bytes),
-        free_reason=f"{reason}, less {weight_bytes / _MIB:.0f} MiB for the weights",
+        free_bytes=free,
+        free_reason=f"{reason}, less {mine / _MIB:.0f} MiB for the weights{each}",
     )
-    return MemoryPlan(num_blocks, config.cache.block_size, block_bytes, weight_bytes, why)
+    return MemoryPlan(num_blocks, config.cache.block_size, block_bytes, ranks, weight_bytes, why)
 
 
 def estimate_weight_bytes(config: EngineConfig) -> int:
