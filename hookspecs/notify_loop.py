@@ -7,7 +7,9 @@ generated once, when the set of implementations changes, as ``dataclasses`` does
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -21,15 +23,40 @@ if TYPE_CHECKING:
 def caught() -> tuple[type[BaseException], ...]:
     """What a guard catches of the exception that is being handled, for its ``except`` clause.
 
-    Only ``KeyboardInterrupt``, cancellation and the end of a generator pass: they are the
-    program's. A class right under ``BaseException`` is caught, because panics of compiled
-    libraries are such classes.
+    Only a real interrupt, a real cancellation and the end of a generator pass: they are the
+    program's. The same classes raised by the guarded code itself are its failure, as is a class
+    right under ``BaseException``: panics of compiled libraries are such classes.
     """
     error = sys.exc_info()[1]
-    asyncio = sys.modules.get("asyncio")  # whoever cancels has imported it
-    cancelled = (asyncio.CancelledError,) if asyncio else ()
-    passes = isinstance(error, (KeyboardInterrupt, GeneratorExit, *cancelled))
+    if isinstance(error, KeyboardInterrupt):
+        passes = _is_interrupt(error)
+    else:
+        passes = isinstance(error, GeneratorExit) or _is_cancellation(error)
     return () if passes else (BaseException,)
+
+
+def _is_interrupt(error: KeyboardInterrupt) -> bool:
+    """Only Python's own handler raises it, and in the main thread; an event loop with a handler
+    of its own and the engine, which ignores the signal, are never interrupted. A subclass is
+    raised by the handler that the program installed."""
+    if type(error) is not KeyboardInterrupt:
+        return True
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def _is_cancellation(error: BaseException | None) -> bool:
+    """Whether somebody cancelled the task that runs here."""
+    asyncio = sys.modules.get("asyncio")  # whoever cancels has imported it
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 SAMPLE_MASK = 15

@@ -118,15 +118,19 @@ def serve_model(settings: Settings) -> int:
 
     Returns: the exit code.
     """
+    from .event_loop import leave_if_stuck
+
     host = bootstrap_front(settings)
     try:
         log_host(host)
         config, tokenizer = configure(settings, host)
         for line in banner(settings, config, host):
             logger.info("%s", line)
-        return _serve(settings, host, config, tokenizer)
+        code = _serve(settings, host, config, tokenizer)
     finally:
         host.close()
+    leave_if_stuck(code)
+    return code
 
 
 def bootstrap_front(settings: Settings) -> Host:
@@ -153,11 +157,10 @@ def configure(settings: Settings, host: Host) -> tuple[EngineConfig, Tokenizer]:
 
 
 def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Tokenizer) -> int:
-    import asyncio
-
+    from .event_loop import run_to_end
     from .serve import serve
 
-    return asyncio.run(serve(settings, host, config, tokenizer))
+    return run_to_end(serve(settings, host, config, tokenizer))
 
 
 def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:
@@ -165,12 +168,13 @@ def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:
     from .memory_plan import plan_memory
     from .plugin_table import summarize
 
-    model = config.model
+    model, parallel = config.model, config.parallel
     plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
     return [
         f"model     {', '.join(model.served_model_names)} ({model.model}; "
         f"{', '.join(model.architectures)}, {model.format}, {model.max_model_len} tokens)",
         f"dtype     {model.dtype}: {model.dtype_reason}",
+        f"executor  {parallel.distributed_executor_backend}: {parallel.executor_reason}",
         f"KV cache  {plan}",
         f"plugins   {summarize(host.describe())}",
         f"address   {address(settings)}",

@@ -18,12 +18,13 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from hookserve.engine.engine_client import EngineClient
-from hookserve.engine.errors import EngineDeadError, RequestError
+from hookserve.engine.errors import EngineDeadError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
 
 from .errors import ApiError, ReplyCutShort
+from .plugin_tasks import PluginExit
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -263,17 +264,15 @@ class OwnedRoute(BaseRoute):
         return self.route.url_path_for(name, **path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_started = False
-
-        async def noted_send(message: Message) -> None:
-            nonlocal is_started
-            is_started = is_started or message["type"] == "http.response.start"
-            await send(message)
-
+        exchange = _Exchange(receive, send)
+        task = asyncio.current_task()
+        if task is not None:
+            task.set_name(f"{scope['path']} of plugin {self.claim.owner}")
         try:
             with enter(self.claim.plugin):
-                await self.route.handle(scope, receive, noted_send)
-        except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
+                await self.route.handle(scope, exchange.receive, exchange.send)
+                exchange.check_end()
+        except (HTTPException, ApiError, EngineDeadError, ClientDisconnect):
             raise
         except caught() as error:
             logger.exception(
@@ -282,10 +281,41 @@ class OwnedRoute(BaseRoute):
                 self.claim.name,
                 scope["path"],
             )
-            if is_started:
+            if exchange.is_started:
                 raise ReplyCutShort from None
+            cause = error.__cause__ if isinstance(error, PluginExit) else error
             raise ApiError(
                 500,
-                f"the plugin {self.claim.owner} failed with {type(error).__name__}",
+                f"the plugin {self.claim.owner} failed with {type(cause).__name__}",
                 code="plugin_error",
             ) from None
+
+
+class _Exchange:
+    """How far the reply to one request is. Whoever is done without one must be gone."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.is_started = False
+        self._is_complete = False
+        self._is_gone = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._is_gone = self._is_gone or message["type"] == "http.disconnect"
+        return message
+
+    async def send(self, message: Message) -> None:
+        self.is_started = self.is_started or message["type"] == "http.response.start"
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._is_complete = True
+
+    def check_end(self) -> None:
+        """Raises:
+        RuntimeError: the route ended, and its reply did not.
+        """
+        if not (self._is_complete or self._is_gone):
+            what = "the end of its reply" if self.is_started else "a reply"
+            raise RuntimeError(f"the route ended without {what}")

@@ -26,6 +26,7 @@ from .app import create_app
 from .endpoint_set import EndpointSet
 from .errors import unavailable
 from .health import Health
+from .plugin_tasks import contain
 from .serving import Serving
 from .settings import ServerSettings
 
@@ -66,9 +67,11 @@ class ServerRuntime:
         )
         self.app: Starlette = create_app(self)
         self._tasks: list[asyncio.Task[None]] = []
+        self._on_stop = contextlib.ExitStack()
 
     async def start(self) -> Ready:
         """Bring the engine up, give it to the endpoints, and open the gate."""
+        self._on_stop.enter_context(contain())
         ready = await self.supervisor.start()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
         self._drop_inactive()
@@ -113,6 +116,7 @@ class ServerRuntime:
         await self.supervisor.stop()
         await self.serving.close()
         self.loggers.shutdown()
+        self._on_stop.close()
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task

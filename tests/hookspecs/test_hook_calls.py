@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -191,16 +192,57 @@ def test_one_failing_observer_harms_no_other(caught: Callable[..., Any]) -> None
     assert told == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("passing", "kind"), [(interrupt, KeyboardInterrupt), (cancel, asyncio.CancelledError)]
-)
-def test_interrupts_and_cancellation_pass(passing: Callable[..., Any], kind: type) -> None:
-    with pytest.raises(kind):
-        make(Notify, passing, failure="observe").tell(1)
-    with pytest.raises(kind):
-        make(Collect, passing, failure="refuse")(1)
-    with pytest.raises(kind):
-        make(Pipeline, passing)(1)
+def test_an_interrupt_passes() -> None:
+    for hook in (make(Notify, interrupt, failure="observe").tell, make(Collect, interrupt)):
+        with pytest.raises(KeyboardInterrupt):
+            hook(1)
+    with pytest.raises(KeyboardInterrupt):
+        make(Pipeline, interrupt)(1)
+
+
+def test_an_interrupt_that_no_signal_can_have_sent_is_a_failure() -> None:
+    """As in the engine, which ignores the signal, and in a thread, which never gets it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        make(Notify, interrupt, failure="observe").tell(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    thread = threading.Thread(target=make(Notify, interrupt, failure="observe").tell, args=(1,))
+    thread.start()
+    thread.join()
+
+    class Terminated(KeyboardInterrupt):
+        """What a handler of the program's raises."""
+
+    def terminate(value: Any) -> Any:
+        raise Terminated
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Terminated):
+            make(Notify, terminate, failure="observe").tell(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_cancellation_passes_only_if_somebody_cancelled() -> None:
+    make(Notify, cancel, failure="observe").tell(1)
+
+    async def wait(value: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def told(hook: Any) -> None:
+        await hook.run(1)
+
+    async def run() -> None:
+        await told(make(Notify, cancel, failure="observe"))
+        task = asyncio.create_task(told(make(Pipeline, wait)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
 
 
 def test_an_observer_is_logged_once_counted_and_switched_off(

@@ -1,0 +1,88 @@
+"""``run_to_end``: the event loop of a program that ends even if a plugin's task or thread does not.
+
+``asyncio.run`` waits for every task that it cancels, and Python for every thread; code that
+swallows its cancellation, or sleeps in a thread, would keep a stopped server alive for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
+
+from hookserve.engine.errors import EX_SOFTWARE, HookserveError
+
+logger = logging.getLogger("hookserve.server.event_loop")
+
+END_BUDGET_S = 1.0
+"""For tasks and threads that are left when the work is done."""
+CLEANUP_BUDGET_S = 20.0
+"""For the work itself, if it was interrupted."""
+
+
+class LoopStoppedError(HookserveError):
+    """Something called ``sys.exit`` in a callback of the event loop, which stops the loop."""
+
+    exit_code = EX_SOFTWARE
+
+
+def run_to_end(work: Coroutine[Any, Any, int]) -> int:
+    """Run the work on an event loop of its own, and end what it leaves; its result.
+
+    Raises:
+        LoopStoppedError: the loop was stopped under it.
+    """
+    loop = asyncio.new_event_loop()
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(threads)
+    main = loop.create_task(work)
+    try:
+        return loop.run_until_complete(main)
+    except SystemExit as error:
+        raise LoopStoppedError(
+            f"a callback on the event loop called sys.exit({error.code!r}); the server stops"
+        ) from error
+    finally:
+        _end_tasks(loop, CLEANUP_BUDGET_S if not main.done() else END_BUDGET_S)
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop, budget_s: float) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=budget_s))
+    stuck = [task for task in tasks if not task.done()]
+    for task in stuck:
+        logger.warning("%s did not end when cancelled; it is left behind", task.get_name())
+    if not stuck:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def leave_if_stuck(code: int) -> None:
+    """End the process at once with ``code`` if a thread would keep it from ending by itself."""
+    deadline = time.monotonic() + END_BUDGET_S
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            logger.warning("thread %s does not end; it is left behind", thread.name)
+            _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
