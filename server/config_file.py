@@ -49,8 +49,10 @@ def _read_yaml(path: str) -> dict[str, Any]:
             "install it, or write the file as TOML"
         ) from error
     with open(path, encoding="utf-8") as file:
+        text = file.read()
         try:
-            value = yaml.safe_load(file)
+            _refuse_repeated_keys(path, yaml.compose(text, Loader=yaml.SafeLoader))
+            value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             text = " ".join(str(error).split())
             raise ConfigError(f"--config {path!r}: no valid YAML: {text}") from error
@@ -59,3 +61,25 @@ def _read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"--config {path!r}: expected a table of keys at the top")
     return value
+
+
+def _refuse_repeated_keys(path: str, root: Any) -> None:
+    """YAML's reader would silently take the last of them. ``root`` is PyYAML's node."""
+    nodes, seen = [root], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in seen or isinstance(node.value, str):
+            continue
+        seen.add(id(node))  # an alias may lead back
+        if node.id == "sequence":
+            nodes += node.value
+            continue
+        keys = set()
+        for key, value in node.value:
+            if isinstance(key.value, str) and key.value in keys:
+                line = key.start_mark.line + 1
+                raise ConfigError(
+                    f"--config {path!r}: {key.value!r} stands there twice (line {line})"
+                )
+            keys.add(key.value if isinstance(key.value, str) else id(key))
+            nodes.append(value)

@@ -294,8 +294,12 @@ def _read_file(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     specs = {spec.key: spec for spec in all_specs() if spec.name not in ("config", "dry_run")}
     values: dict[str, Any] = {}
     notes: list[str] = []
+    written: dict[str, str] = {}
     for raw_key, value in read_config_file(path).items():
         key = raw_key.replace("_", "-")
+        if key in written:
+            raise ConfigError(f"{path}: {written[key]!r} and {raw_key!r} are one key; give one")
+        written[key] = raw_key
         spec = specs.get(key)
         if spec is not None:
             values[spec.name] = check_value(spec, value, Origin("file", path))

@@ -247,10 +247,33 @@ def test_a_yaml_file_without_pyyaml_says_what_is_missing(
         ("enforce-eager = 1\n", "true or false"),
         ("port = \n", "no valid TOML"),
         ("config = 'x.toml'\n", "unknown key 'config'"),
+        ("[server]\nport = 1\n", "unknown key 'server'"),
+        ("port = {a = 1}\n", "port {'a': 1}"),
+        ("max-num-seqs = 4\nmax_num_seqs = 5\n", "are one key"),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
     file = write(tmp_path / "c.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        resolve_settings({"config": file}, {})
+    assert message in str(caught.value)
+    assert file in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port: 1\nseed: 2\nport: 3\n", "'port' stands there twice (line 3)"),
+        ("hf-overrides: {a: [{b: 1, b: 2}]}\n", "'b' stands there twice (line 1)"),
+        ("port: {a: 1}\n", "port {'a': 1}"),
+        ("served-model-name: 2024-01-01\n", "names"),
+        ("model: null\n", "a text"),
+        ("a: &a [*a]\n", "unknown key 'a'"),
+        ("1: 2\n", "a table of keys"),
+    ],
+)
+def test_a_wrong_yaml_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", text)
     with pytest.raises(ConfigError) as caught:
         resolve_settings({"config": file}, {})
     assert message in str(caught.value)
