@@ -29,6 +29,14 @@ MAX_LENGTH = 10**9
 FACTOR_KEYS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
 
 
+def wrong_field(path: str, key: str, found: str, expected: str) -> str:
+    """The sentence about a field of a model's configuration; ``found`` is shown as it is."""
+    return (
+        f"{path}: the model's configuration has {found} under {key!r}; expected {expected}; "
+        "state it with --hf-overrides"
+    )
+
+
 def find_wrong_sizes(text_config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each wrong key with what was expected of it."""
     for key, most in NEEDED_SIZES.items():

@@ -1,4 +1,4 @@
-"""The Llama architecture: SmolLM2, Llama 2 and 3, Mistral's shape.
+"""The Llama architecture: SmolLM2, Llama 2 and 3, and what others share with it.
 
 The classes and attributes are those that models of other packages subclass; the contract is
 described in ``docs/models.md``. Layers come from ``ops``; the step's batch reaches them through
@@ -8,12 +8,11 @@ the forward context.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from hookserve.engine.errors import ConfigError
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.engine.weights import (
     AutoWeightsLoader,
@@ -23,7 +22,7 @@ from hookserve.engine.weights import (
     make_layers,
     maybe_prefix,
 )
-from hookserve.ops.activation import SiluAndMul
+from hookserve.ops.activation import get_act_and_mul_fn
 from hookserve.ops.attention import Attention
 from hookserve.ops.context import get_tp_group
 from hookserve.ops.layernorm import RMSNorm
@@ -32,13 +31,14 @@ from hookserve.ops.linear import (
     QKVParallelLinear,
     RowParallelLinear,
 )
-from hookserve.ops.logits_processor import LogitsProcessor
-from hookserve.ops.rotary_embedding import get_rope
-from hookserve.ops.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from hookserve.ops.vocab_parallel_embedding import VocabParallelEmbedding
+
+from .causal_lm import CausalLM
+from .config_fields import head_size, layer_window, num_key_heads, refuse_field, rope_of
 
 
 class LlamaMLP(nn.Module):
-    """Gated feed-forward layer: ``down(silu(gate(x)) * up(x))``."""
+    """Gated feed-forward layer: ``down(act(gate(x)) * up(x))``."""
 
     def __init__(
         self,
@@ -52,8 +52,6 @@ class LlamaMLP(nn.Module):
         disable_tp: bool = False,
     ) -> None:
         super().__init__()
-        if hidden_act != "silu":
-            raise ConfigError(f"hidden_act {hidden_act!r} is not supported; supported is 'silu'")
         self.gate_up_proj = MergedColumnParallelLinear(
             hidden_size,
             [intermediate_size] * 2,
@@ -71,7 +69,10 @@ class LlamaMLP(nn.Module):
             prefix=f"{prefix}.down_proj",
             disable_tp=disable_tp,
         )
-        self.act_fn = SiluAndMul()
+        try:
+            self.act_fn = get_act_and_mul_fn(hidden_act)
+        except ValueError as error:
+            raise refuse_field("hidden_act", hidden_act, str(error)) from error
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x: [tokens, hidden]`` to the same shape."""
@@ -102,12 +103,12 @@ class LlamaAttention(nn.Module):
         self.hidden_size = hidden_size
         self.total_num_heads = num_heads
         self.total_num_kv_heads = num_kv_heads
-        self.head_dim = getattr(config, "head_dim", None) or hidden_size // num_heads
+        self.head_dim = head_size(config)
         self.num_heads = num_heads // tp_size
         self.num_kv_heads = max(1, num_kv_heads // tp_size)
         self.q_size = self.num_heads * self.head_dim
         self.kv_size = self.num_kv_heads * self.head_dim
-        self.scaling = self.head_dim**-0.5
+        self.scaling = self.score_scale(config)
         self.max_position_embeddings = max_position_embeddings
         self.qkv_proj = QKVParallelLinear(
             hidden_size,
@@ -135,19 +136,22 @@ class LlamaAttention(nn.Module):
             quant_config=quant_config,
             prefix=f"{prefix}.attn",
             attn_type=attn_type,
+            **self.attention_options(config, prefix),
         )
 
     def _init_rotary_emb(self, config: Any, quant_config: Any) -> None:
         """Set ``self.rotary_emb``; a subclass may set another one."""
         del quant_config
-        try:
-            self.rotary_emb = get_rope(
-                self.head_dim,
-                max_position=self.max_position_embeddings,
-                rope_parameters=rope_parameters(config),
-            )
-        except ValueError as error:
-            raise ConfigError(f"the model cannot be served: {error}") from error
+        self.rotary_emb = rope_of(config, self.head_dim, self.max_position_embeddings)
+
+    def score_scale(self, config: Any) -> float:
+        """What a query's products with keys are multiplied by."""
+        del config
+        return float(self.head_dim**-0.5)
+
+    def attention_options(self, config: Any, prefix: str) -> dict[str, Any]:
+        """What ``Attention`` is told besides its sizes."""
+        return {"per_layer_sliding_window": layer_window(config, prefix)}
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         """``positions: [tokens]``, ``hidden_states: [tokens, hidden]`` to ``[tokens, hidden]``."""
@@ -161,44 +165,58 @@ class LlamaAttention(nn.Module):
 class LlamaDecoderLayer(nn.Module):
     """One layer: attention and feed-forward, each normalised before and added after."""
 
+    attention_class: ClassVar[type[nn.Module]] = LlamaAttention
+    mlp_class: ClassVar[type[nn.Module]] = LlamaMLP
+    norm_class: ClassVar[type[nn.Module]] = RMSNorm
+
     def __init__(
         self,
         vllm_config: VllmConfig,
         prefix: str = "",
         config: Any = None,
-        attn_layer_type: type[nn.Module] = LlamaAttention,
+        attn_layer_type: type[nn.Module] | None = None,
     ) -> None:
         super().__init__()
+        attn_layer_type = attn_layer_type or self.attention_class
         config = config or vllm_config.model_config.hf_text_config
         quant_config = self.get_quant_config(vllm_config)
-        attention_bias = getattr(config, "attention_bias", False)
+        bias, bias_o_proj = self.attention_biases(config)
         self.hidden_size = config.hidden_size
         self.self_attn = attn_layer_type(
             config=config,
             hidden_size=config.hidden_size,
             num_heads=config.num_attention_heads,
-            num_kv_heads=_num_kv_heads(config),
+            num_kv_heads=num_key_heads(config),
             max_position_embeddings=getattr(config, "max_position_embeddings", 8192),
             quant_config=quant_config,
-            bias=attention_bias,
-            bias_o_proj=attention_bias,
+            bias=bias,
+            bias_o_proj=bias_o_proj,
             cache_config=vllm_config.cache_config,
             prefix=f"{prefix}.self_attn",
         )
-        self.mlp = LlamaMLP(
+        self.mlp = self.mlp_class(
             config.hidden_size,
             config.intermediate_size,
-            config.hidden_act,
+            self.activation(config),
             quant_config=quant_config,
             bias=getattr(config, "mlp_bias", False),
             prefix=f"{prefix}.mlp",
         )
-        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = self.norm_class(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = self.norm_class(config.hidden_size, eps=config.rms_norm_eps)
 
     def get_quant_config(self, vllm_config: VllmConfig) -> Any:
         """The quantization of this layer; a subclass may give its layers another one."""
         return vllm_config.quant_config
+
+    def attention_biases(self, config: Any) -> tuple[bool, bool]:
+        """Whether queries, keys and values have biases, and whether attention's output has."""
+        stated = bool(getattr(config, "attention_bias", False))
+        return stated, stated
+
+    def activation(self, config: Any) -> str:
+        """The name of the feed-forward layer's activation."""
+        return str(config.hidden_act)
 
     def forward(
         self,
@@ -232,17 +250,19 @@ class LlamaModel(nn.Module):
             ".up_proj": (".gate_up_proj", 1),
         }
     )
+    layer_class: ClassVar[type[nn.Module]] = LlamaDecoderLayer
+    norm_class: ClassVar[type[nn.Module]] = RMSNorm
 
     def __init__(
         self,
         *,
         vllm_config: VllmConfig,
         prefix: str = "",
-        layer_type: type[nn.Module] = LlamaDecoderLayer,
+        layer_type: type[nn.Module] | None = None,
     ) -> None:
         super().__init__()
+        layer_type = layer_type or self.layer_class
         config: Any = vllm_config.model_config.hf_text_config
-        refuse_sliding_window(config, vllm_config.model_config.max_model_len)
         self.config = config
         self.quant_config = vllm_config.quant_config
         self.vocab_size = config.vocab_size
@@ -257,7 +277,7 @@ class LlamaModel(nn.Module):
             lambda prefix: layer_type(vllm_config=vllm_config, prefix=prefix),
             prefix=maybe_prefix(prefix, "layers"),
         )
-        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = self.norm_class(config.hidden_size, eps=config.rms_norm_eps)
         self.make_empty_intermediate_tensors = make_empty_intermediate_tensors_factory(
             ["hidden_states", "residual"], config.hidden_size
         )
@@ -304,45 +324,29 @@ class LlamaModel(nn.Module):
         return loader.load_weights(weights, mapper=self.hf_to_vllm_mapper)
 
 
-class LlamaForCausalLM(nn.Module):
+class LlamaForCausalLM(CausalLM):
     """``LlamaModel`` and the head that scores the vocabulary."""
 
     packed_modules_mapping: dict[str, list[str]] = {  # noqa: RUF012 - read by name, as plain data
         "qkv_proj": ["q_proj", "k_proj", "v_proj"],
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
-    embedding_modules: dict[str, str] = {  # noqa: RUF012
-        "embed_tokens": "input_embeddings",
-        "lm_head": "output_embeddings",
-    }
+    model_class: ClassVar[type[LlamaModel]] = LlamaModel
 
     def __init__(
         self,
         *,
         vllm_config: VllmConfig,
         prefix: str = "",
-        layer_type: type[nn.Module] = LlamaDecoderLayer,
+        layer_type: type[nn.Module] | None = None,
     ) -> None:
-        super().__init__()
-        config: Any = vllm_config.model_config.hf_text_config
-        self.config = config
-        self.quant_config = vllm_config.quant_config
+        super().__init__(vllm_config)
         self.model = self._init_model(
-            vllm_config, prefix=maybe_prefix(prefix, "model"), layer_type=layer_type
+            vllm_config,
+            prefix=maybe_prefix(prefix, "model"),
+            layer_type=layer_type or self.model_class.layer_class,
         )
-        self.lm_head: Any = ParallelLMHead(
-            config.vocab_size,
-            config.hidden_size,
-            quant_config=self.quant_config,
-            prefix=maybe_prefix(prefix, "lm_head"),
-        )
-        self.is_tied = bool(getattr(config, "tie_word_embeddings", False))
-        if self.is_tied:
-            self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)
-        self.logits_processor = LogitsProcessor(
-            config.vocab_size, scale=getattr(config, "logit_scale", 1.0)
-        )
-        self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
+        self._init_head(self.model.embed_tokens, prefix)
 
     def _init_model(
         self,
@@ -351,61 +355,4 @@ class LlamaForCausalLM(nn.Module):
         layer_type: type[nn.Module] = LlamaDecoderLayer,
     ) -> Any:
         """The inner model; a subclass may build another one."""
-        return LlamaModel(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """``[tokens]`` to ``[tokens, hidden]``."""
-        return self.model.embed_input_ids(input_ids)  # type: ignore[no-any-return]
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None,
-        positions: torch.Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """``[tokens]`` ids and positions to hidden states ``[tokens, hidden]``."""
-        return self.model(  # type: ignore[no-any-return]
-            input_ids, positions, intermediate_tensors, inputs_embeds
-        )
-
-    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """``[rows, hidden]`` to ``[rows, vocabulary]``, in the model's dtype."""
-        return self.logits_processor(self.lm_head, hidden_states)  # type: ignore[no-any-return]
-
-    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load a checkpoint's tensors; returns the names of the parameters that it filled."""
-        # A tied head has no weight of its own, though some checkpoints store the copy.
-        mapper = WeightsMapper(orig_to_new_prefix={"lm_head.": None}) if self.is_tied else None
-        return AutoWeightsLoader(self).load_weights(weights, mapper=mapper)
-
-
-def _num_kv_heads(config: Any) -> int:
-    return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
-
-
-def rope_parameters(config: Any) -> dict[str, Any]:
-    """``rope_theta``, ``rope_type`` and the scaling's keys, from either spelling: one table
-    ``rope_parameters``, or ``rope_theta`` beside a table ``rope_scaling``."""
-    parameters = dict(getattr(config, "rope_scaling", None) or {})
-    parameters.update(getattr(config, "rope_parameters", None) or {})
-    if "rope_theta" not in parameters:
-        parameters["rope_theta"] = getattr(config, "rope_theta", None) or 10000.0
-    factor = getattr(config, "partial_rotary_factor", None)
-    if factor is not None:
-        parameters.setdefault("partial_rotary_factor", factor)
-    return parameters
-
-
-def refuse_sliding_window(config: Any, max_model_len: int) -> None:
-    """Attention here sees the whole context, so a shorter window would give other text.
-
-    Raises:
-        ConfigError: if the model's window is shorter than the context to be served.
-    """
-    window = getattr(config, "sliding_window", None)
-    if window is not None and window < max_model_len:
-        raise ConfigError(
-            f"the model limits attention to a sliding window of {window} tokens, which is not "
-            f"supported; serve it with --max-model-len {window} or less"
-        )
+        return self.model_class(vllm_config=vllm_config, prefix=prefix, layer_type=layer_type)

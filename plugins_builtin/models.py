@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from hookserve.hookspecs import ModelEntry, hookimpl
 
-LLAMA = "hookserve.plugins_builtin.llama:LlamaForCausalLM"
+MODULES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma2ForCausalLM": "gemma2",
+    "OPTForCausalLM": "opt",
+}
+"""The class that implements an architecture has its name; each lies in a file of its own, which is
+imported only where a checkpoint asks for it."""
 
 
 @hookimpl
 def register_model() -> list[ModelEntry]:
-    # Mistral's models are Llama's computation under another name; where they limit attention to
-    # a sliding window shorter than the context, the class refuses.
-    return [ModelEntry("LlamaForCausalLM", LLAMA), ModelEntry("MistralForCausalLM", LLAMA)]
+    return [
+        ModelEntry(name, f"hookserve.plugins_builtin.{module}:{name}")
+        for name, module in MODULES.items()
+    ]

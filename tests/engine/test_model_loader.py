@@ -23,6 +23,7 @@ from hookserve.hookspecs import ModelEntry, Named, bootstrap, hookimpl
 from hookserve.hookspecs.errors import PluginError, UnknownNameError
 from hookserve.hookspecs.settings import PluginSettings
 from hookserve.plugins_builtin.llama import LlamaForCausalLM
+from hookserve.plugins_builtin.mistral import MistralForCausalLM
 from step_runner import load_model, make_vllm_config
 
 
@@ -194,7 +195,7 @@ def test_an_unknown_architecture_names_the_nearest(host: Any) -> None:
 
 def test_the_first_registered_architecture_wins(host: Any) -> None:
     name, found = resolve_architecture(["Unknown", "MistralForCausalLM"], host)
-    assert (name, found) == ("MistralForCausalLM", LlamaForCausalLM)
+    assert (name, found) == ("MistralForCausalLM", MistralForCausalLM)
 
 
 @pytest.mark.parametrize(
