@@ -8,11 +8,13 @@ operation. Blocks of 256 are ``gguf_k_blocks``', the loop over a tensor ``gguf_q
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float32]
 Convert = Callable[[Bytes, Floats], None]
 """``(blocks, out)``: ``[num_blocks, block_bytes] uint8`` to ``[num_blocks, block_elements]
@@ -48,11 +50,12 @@ def _q4_1(blocks: Bytes, out: Floats) -> None:
     np.add(out, minimum, out=out)
 
 
-def _five_bits(blocks: Bytes, start: int) -> Bytes:
+def _five_bits(blocks: Bytes, start: int) -> Integers:
     """``[num_blocks, 32]`` integers below 32: 4 bytes of fifth bits, lowest first, then nibbles."""
-    fifth = np.unpackbits(blocks[:, start : start + 4], axis=1, bitorder="little")
+    fifth: Integers = np.unpackbits(blocks[:, start : start + 4], axis=1, bitorder="little")
     packed = blocks[:, start + 4 :]
-    return (fifth << 4) | np.concatenate([packed & 15, packed >> 4], axis=1)
+    low: Integers = np.concatenate([packed & 15, packed >> 4], axis=1)
+    return fifth << 4 | low
 
 
 def _q5_0(blocks: Bytes, out: Floats) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .gguf_blocks import Bytes, Convert, Floats, halves
+from .gguf_blocks import Bytes, Convert, Floats, Integers, halves
 
 
 def _shifts(*bits: int) -> Bytes:
@@ -53,7 +53,7 @@ def _q3_k(blocks: Bytes, out: Floats) -> None:
     np.multiply(target, scale[:, :, None], out=target)
 
 
-def _q3_k_scales(packed: Bytes) -> Bytes:
+def _q3_k_scales(packed: Bytes) -> Integers:
     """``[blocks, 12]`` bytes to ``[blocks, 16]`` integers below 64: 8 bytes of low four bits, then
     4 bytes of high pairs."""
     low = (packed[:, None, :8] >> _NIBBLES & 15).reshape(-1, 16)
@@ -61,7 +61,7 @@ def _q3_k_scales(packed: Bytes) -> Bytes:
     return low | high << 4
 
 
-def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
+def _six_bit_scales(packed: Bytes) -> tuple[Integers, Integers]:
     """``[blocks, 12]`` bytes to the ``[blocks, 8]`` scales and minima below 64 of Q4_K and Q5_K.
 
     The first 4 of each lie whole in bytes 0 to 7; the others have their low four bits in bytes 8
@@ -73,7 +73,7 @@ def _six_bit_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
     return scales, minima
 
 
-def _scale_and_shift(blocks: Bytes, integers: Bytes, out: Floats) -> None:
+def _scale_and_shift(blocks: Bytes, integers: Integers, out: Floats) -> None:
     """``[blocks, 8, 32]`` integers of Q4_K and Q5_K, whose blocks begin alike, to weights."""
     scales, minima = _six_bit_scales(blocks[:, 4:16])
     scale, minimum = halves(blocks, 0) * scales, halves(blocks, 2) * minima  # [blocks, 8]

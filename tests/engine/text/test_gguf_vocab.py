@@ -34,7 +34,7 @@ def random_texts(count: int, seed: int) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2"])
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "deepseek-r1-qwen", "tekken"])
 @pytest.mark.filterwarnings("default")
 def test_ids_equal_transformers_conversion_of_the_file(tmp_path: Path, pre: str) -> None:
     from transformers import AutoTokenizer
@@ -45,7 +45,7 @@ def test_ids_equal_transformers_conversion_of_the_file(tmp_path: Path, pre: str)
     for text in random_texts(400, seed=1):
         # transformers leaves out what the rule of these two says about text as a whole (BOS in
         # front, normal form C): the splitting is what is compared.
-        given = text if pre != "qwen2" else ours.backend.normalizer.normalize_str(text)
+        given = text if "qwen" not in pre else ours.backend.normalizer.normalize_str(text)
         ids = ours.encode(text, add_special_tokens=False)
         assert ids == reference.encode(given, add_special_tokens=False), (pre, text)
         assert ours.decode(ids, False) == reference.decode(ids) == given
@@ -134,6 +134,14 @@ def test_user_defined_tokens_are_whole_but_not_hidden(tmp_path: Path) -> None:
     assert tokenizer.decode([0, 2]) == "<|fim|>"
 
 
+def test_a_special_token_may_be_spelled_like_a_template(tmp_path: Path) -> None:
+    tokens, _ = train_vocab()
+    spelled = ["$B" if token == "<|start|>" else token for token in tokens]
+    keys = {"tokenizer.ggml.tokens": spelled, "tokenizer.ggml.add_bos_token": True}
+    tiny = write_tiny_gguf(tmp_path / "tiny.gguf", metadata=keys)
+    assert load_tokenizer(str(tiny.path)).encode("")[:1] == [1]
+
+
 def test_named_templates(tmp_path: Path) -> None:
     tiny = write_tiny_gguf(
         tmp_path / "tiny.gguf", metadata={"tokenizer.chat_template.tool_use": "tools"}
@@ -145,15 +153,16 @@ def test_named_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "match"),
     [
-        ({"model": "llama"}, "of the kind 'llama'.*supported: 'gpt2'"),
+        ({"model": "t5"}, r"of the kind 't5'.*supported: 'gpt2' \(byte-level BPE\), 'llama'"),
         ({"model": None}, "of the kind None"),
         ({"pre": ["gpt-2"]}, r"pre-tokenizer \['gpt-2'\] is not supported"),
-        ({"pre": "tekken"}, "pre-tokenizer 'tekken' is not supported; supported: default, gpt-2"),
-        ({"merges": None}, "'tokenizer.ggml.merges' is missing"),
+        ({"pre": "viking"}, "pre-tokenizer 'viking' is not supported; supported: default, gpt-2"),
+        ({"merges": None}, r"'tokenizer.ggml.merges' \(a list of str\) is missing"),
         ({"merges": ["no such"]}, "merge 0 'no such' names a token"),
         ({"token_type": [1, 2]}, "2 token types for 420 tokens"),
-        ({"tokens": ["a", "b", "a"]}, "token 'a' appears twice"),
-        ({"tokens": [1, 2]}, "'tokenizer.ggml.tokens' is missing or no list"),
+        ({"tokens": ["a", "b", "a"], "token_type": None}, "token 'a' appears twice"),
+        ({"tokens": [1, 2]}, "'tokenizer.ggml.tokens' is no list of str"),
+        ({"add_bos_token": 1}, "'tokenizer.ggml.add_bos_token' is 1; expected true or false"),
     ],
 )
 def test_what_cannot_be_built_is_refused(
