@@ -29,6 +29,9 @@ class InputBatch:
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_blocks = [0] * max_num_seqs
+        self.sequences = np.zeros(max_num_seqs, dtype=np.int64)
+        """A number for each filling of a slot, never used twice."""
+        self._num_added = 0
         self.slots: dict[str, int] = {}
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
@@ -39,6 +42,8 @@ class InputBatch:
         self.slots[req_id] = slot
         self.token_ids[slot, : len(token_ids)] = token_ids
         self.num_tokens[slot] = len(token_ids)
+        self._num_added += 1
+        self.sequences[slot] = self._num_added
         self.append_blocks(slot, block_ids)
         return slot
 

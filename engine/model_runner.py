@@ -18,6 +18,7 @@ from hookserve.hookspecs import HostError, current
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
+from hookserve.ops.decode_groups import DecodeMemory
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
 from .input_batch import InputBatch, RequestState
@@ -75,6 +76,8 @@ class ModelRunner:
         self.model_owner = ""
         """Identity of the plugin that registered the model."""
         self.kv_caches: dict[str, torch.Tensor] = {}
+        # Elsewhere than on a CPU a gathered copy is no gain.
+        self.decode_memory = DecodeMemory() if device.type == "cpu" else None
 
     # -- once -----------------------------------------------------------------------------------
 
@@ -208,6 +211,8 @@ class ModelRunner:
             block_tables=self._block_tables(slots, int(seq_lens.max())),
             slot_mapping=self._to_device(slot_mapping),
             block_size=self.block_size,
+            sequences=tuple(batch.sequences[slots[:num_decodes]].tolist()),
+            decode_memory=self.decode_memory,
         )
         return StepInputs(
             req_ids=req_ids,

@@ -22,32 +22,27 @@ from .attention_kernels import (
     prefill_capped,
 )
 from .context import AttentionMetadata, ModelContext, get_forward_context, get_model_context
+from .decode_groups import DecodeGroup, KeptGroups, make_groups
 from .kv_cache_spec import FullAttentionSpec
 from .packed_linear import can_pack
 
-_GROUP_OVERHEAD_BLOCKS = 80
-# One more group costs about as much time as attending to 80 blocks of padding (measured on whole
-# steps of 4, 8 and 16 sequences of 16 to 868 tokens, 3 heads of 64; 40 to 160 are within noise).
 _GATHER_LIMIT_BYTES = 32 << 20
 # A group's gathered keys and values; more would only leave the cache before it is used.
+_KEPT_PART = 2
+# Layers keep gathered copies of decoding sequences up to the size of the cache over this.
+
+Gathered = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values, ``[n, kv_heads, positions, head_size]`` each."""
 
 
 @dataclass(slots=True)
-class _DecodeGroup:
-    """Sequences whose one new token attends in one call, padded to the longest of them."""
+class _Copies:
+    """A layer's own gathered copies, and which step of which groups they have followed to."""
 
-    rows: torch.Tensor | None
-    """``[n]``: their rows in the batch; ``None``: all decode rows in order."""
-    pages: torch.Tensor
-    """``[n * kv_heads * max_blocks]``: where their keys lie, as ``Attention._pages`` counts."""
-    mask: torch.Tensor | None
-    """``[n, 1, 1, positions]``, 0 or -inf; ``None`` for a single sequence."""
-    gathered: tuple[torch.Tensor, torch.Tensor]
-    """``[n * kv_heads * max_blocks, page]``: where keys and values are gathered to."""
-    keys: torch.Tensor
-    """The same as ``[n, kv_heads, positions, head_size]``, as ``values``; positions are whole
-    blocks where there is a mask."""
-    values: torch.Tensor
+    groups: KeptGroups
+    step: int
+    parts: list[Gathered]
+    """By group."""
 
 
 class Attention(nn.Module):
@@ -145,6 +140,10 @@ class Attention(nn.Module):
         pages = kv_cache.view(-1, kv_cache.shape[-2] * self.head_size)
         # The values of a block lie a fixed number of pages after its keys.
         self._key_pages, self._value_pages = pages, pages[self.num_kv_heads :]
+        # Memory that is never written to is never mapped.
+        count = len(self._rows) // (2 * _KEPT_PART)
+        self._kept_rows = tuple(self._rows.new_empty(count, self.head_size) for _ in "kv")
+        self._copies: _Copies | None = None
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Attend, and append the step's keys and values to the cache.
@@ -165,10 +164,10 @@ class Attention(nn.Module):
         self._write(key, value, metadata)
         decodes = metadata.num_decode_reqs
         if decodes == metadata.num_reqs:
-            return self._decode(query, key, metadata)
+            return self._decode(query, key, value, metadata)
         output = query.new_empty(query.shape)
         if decodes:
-            attended = self._decode(query[:decodes], key[:decodes], metadata)
+            attended = self._decode(query[:decodes], key[:decodes], value[:decodes], metadata)
             output[:decodes] = attended.view(output[:decodes].shape)
         for index in range(decodes, metadata.num_reqs):
             rows = slice(*metadata.query_start_loc[index : index + 2])
@@ -221,82 +220,115 @@ class Attention(nn.Module):
     # -- one new token a sequence ---------------------------------------------------------------
 
     def _decode(
-        self, query: torch.Tensor, key: torch.Tensor, metadata: AttentionMetadata
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """``query: [num_decode_reqs, kv_heads, group, head_size]`` to
         ``[num_decode_reqs, num_heads * head_size]``."""
-        name = ("decode", self.num_kv_heads, self.dtype, self.window)
-        groups = metadata.cache.get(name)
-        if groups is None:
-            groups = metadata.cache[name] = self._decode_groups(metadata)
+        copies = self._follow(key, value, metadata)
+        groups = self._decode_groups(metadata) if copies is None else copies.groups.groups
         if groups[0].rows is None:
-            return self._decode_group(query, key, groups[0], metadata)
+            group = groups[0]
+            gathered = copies.parts[0] if copies else self._gather_group(group, metadata)
+            return self._decode_group(query, key, gathered, group)
         output = query.new_empty(query.shape[0], self.num_heads * self.head_size)
-        for group in groups:
+        for at, group in enumerate(groups):
+            gathered = copies.parts[at] if copies else self._gather_group(group, metadata)
             output[group.rows] = self._decode_group(
-                query[group.rows], key[group.rows], group, metadata
+                query[group.rows], key[group.rows], gathered, group
             )
         return output
 
     def _decode_group(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        group: _DecodeGroup,
-        metadata: AttentionMetadata,
+        self, query: torch.Tensor, key: torch.Tensor, gathered: Gathered, group: DecodeGroup
     ) -> torch.Tensor:
-        self._gather(group.pages, group.gathered)
+        keys, values = gathered
         # For one sequence the fused call is the faster one: it needs no mask.
-        if self.by_matmul and group.mask is not None:
-            return decode_by_matmul(query, key, group.keys, group.values, self.scale, group.mask)
+        if group.mask is None:
+            keys, values = keys[:, :, group.seen], values[:, :, group.seen]
+        elif self.by_matmul:
+            return decode_by_matmul(query, key, keys, values, self.scale, group.mask)
         if self.soft_cap is not None:
-            return decode_capped(
-                query, group.keys, group.values, self.scale, self.soft_cap, group.mask
-            )
+            return decode_capped(query, keys, values, self.scale, self.soft_cap, group.mask)
         # A key head's queries stand where the tokens of a prompt would.
-        attended = attend(query, group.keys, group.values, self.scale, mask=group.mask)
+        attended = attend(query, keys, values, self.scale, mask=group.mask)
         return attended.reshape(query.shape[0], -1)
 
-    def _decode_groups(self, metadata: AttentionMetadata) -> list[_DecodeGroup]:
-        block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
-        num_blocks = [
-            -(-length // metadata.block_size) - self._seen_from(length) // metadata.block_size
-            for length in metadata.seq_lens[: metadata.num_decode_reqs]
-        ]
-        groups = split_by_length(num_blocks, _GATHER_LIMIT_BYTES // block_bytes)
-        return [self._make_group(rows, len(groups) == 1, metadata) for rows in groups]
+    def _decode_groups(self, metadata: AttentionMetadata) -> list[DecodeGroup]:
+        """The step's groups for layers that keep no copies."""
+        name = ("decode", self.num_kv_heads, self.dtype, self.window)
+        groups: list[DecodeGroup] | None = metadata.cache.get(name)
+        if groups is None:
+            block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
+            limit = _GATHER_LIMIT_BYTES // block_bytes
+            groups = make_groups(metadata, self._seen_from, limit, self.dtype)
+            metadata.cache[name] = groups
+        return groups
 
     def _seen_from(self, length: int, new_tokens: int = 1) -> int:
         """The first position that any of a sequence's ``new_tokens`` last tokens sees."""
         return 0 if self.window is None else max(0, length - new_tokens + 1 - self.window)
 
-    def _make_group(
-        self, rows: list[int], is_only: bool, metadata: AttentionMetadata
-    ) -> _DecodeGroup:
-        if is_only:
-            rows = sorted(rows)
-        size = metadata.block_size
-        lengths = [metadata.seq_lens[row] for row in rows]
-        seen_from = [self._seen_from(length) for length in lengths]
-        index = torch.tensor(rows)
-        tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
-        blocks = _seen_blocks(tables, seen_from, lengths, size)
-        pages = self._pages(blocks)
-        gathered = self._gather_buffers(pages.numel(), metadata.cache)
-        shape = (len(rows), self.num_kv_heads, -1, self.head_size)
-        keys, values = (part.view(shape) for part in gathered)
-        # Positions count from the first gathered block on.
-        starts = [start % size for start in seen_from]
-        ends = [
-            length - start // size * size for length, start in zip(lengths, seen_from, strict=True)
-        ]
-        mask = None
-        if len(rows) == 1:
-            seen = slice(starts[0], ends[0])
-            keys, values = keys[:, :, seen], values[:, :, seen]
+    def _gather_group(self, group: DecodeGroup, metadata: AttentionMetadata) -> Gathered:
+        """Gather into memory that all layers of the step share."""
+        name = ("gathered", id(group))
+        held = metadata.cache.get(name)
+        if held is None:
+            pages = self._pages(group.blocks)
+            into = self._gather_buffers(pages.numel(), metadata.cache)
+            shape = (group.num_rows, self.num_kv_heads, -1, self.head_size)
+            held = metadata.cache[name] = pages, into, tuple(part.view(shape) for part in into)
+        self._gather(held[0], held[1])
+        gathered: Gathered = held[2]
+        return gathered
+
+    # -- copies that are kept -------------------------------------------------------------------
+
+    def _follow(
+        self, key: torch.Tensor, value: torch.Tensor, metadata: AttentionMetadata
+    ) -> _Copies | None:
+        """This layer's copies of the decoding sequences, the step's tokens included; ``None``
+        where none are kept."""
+        if metadata.decode_memory is None or self.window is not None:
+            return None
+        name = ("kept", self.num_kv_heads, self.dtype)
+        if name not in metadata.cache:
+            metadata.cache[name] = metadata.decode_memory.find(
+                name, metadata, self.num_kv_heads, self.dtype, len(self._kept_rows[0])
+            )
+        kept: KeptGroups | None = metadata.cache[name]
+        if kept is None:
+            return None
+        copies = self._copies
+        if kept.step == 0:
+            copies = self._copies = _Copies(kept, 0, self._gather_kept(kept, metadata))
+        elif copies is None or copies.groups is not kept or copies.step != kept.step - 1:
+            return None  # this layer was left out of a step
         else:
-            mask = _decode_mask(starts, ends, keys.shape[2], self.dtype)
-        return _DecodeGroup(None if is_only else index, pages, mask, gathered, keys, values)
+            copies.step = kept.step
+            keys, values = self._kept_rows
+            keys.index_copy_(0, kept.new_rows, key.reshape(-1, self.head_size))
+            values.index_copy_(0, kept.new_rows, value.reshape(-1, self.head_size))
+        return copies
+
+    def _gather_kept(self, kept: KeptGroups, metadata: AttentionMetadata) -> list[Gathered]:
+        parts, start = [], 0
+        page = self._key_pages.shape[1]
+        for group in kept.groups:
+            name = ("kept pages", id(group))
+            pages = metadata.cache.get(name)
+            if pages is None:
+                pages = metadata.cache[name] = self._pages(group.blocks)
+            end = start + pages.numel() * metadata.block_size
+            keys, values = (rows[start:end] for rows in self._kept_rows)
+            self._gather(pages, (keys.view(-1, page), values.view(-1, page)))
+            shape = (group.num_rows, self.num_kv_heads, -1, self.head_size)
+            parts.append((keys.view(shape), values.view(shape)))
+            start = end
+        return parts
 
     # -- several new tokens ---------------------------------------------------------------------
 
@@ -357,51 +389,6 @@ class Attention(nn.Module):
             pages = self._pages(metadata.block_tables[index : index + 1, first:end])
             metadata.cache[name] = pages
         return pages
-
-
-def split_by_length(num_blocks: list[int], limit: int) -> list[list[int]]:
-    """Split rows into groups that are padded to their longest member.
-
-    Rows are taken from the longest on; a group ends when its padding would cost more than
-    another call, or when it would gather more than ``limit`` blocks.
-    """
-    order = sorted(range(len(num_blocks)), key=lambda row: -num_blocks[row])
-    groups: list[list[int]] = []
-    longest = waste = 0
-    for row in order:
-        waste += longest - num_blocks[row]
-        if not groups or waste > _GROUP_OVERHEAD_BLOCKS or longest * (len(groups[-1]) + 1) > limit:
-            groups.append([])
-            longest, waste = num_blocks[row], 0
-        groups[-1].append(row)
-    return groups
-
-
-def _seen_blocks(
-    tables: torch.Tensor, seen_from: list[int], lengths: list[int], block_size: int
-) -> torch.Tensor:
-    """``[n, most blocks that a row sees]``: of each row of ``tables`` the blocks from that of
-    position ``seen_from`` on; what lies behind a row's end is any block."""
-    firsts = [start // block_size for start in seen_from]
-    counts = [
-        -(-length // block_size) - first for length, first in zip(lengths, firsts, strict=True)
-    ]
-    if not any(firsts):
-        return tables[:, : max(counts)]
-    wanted = torch.tensor(firsts)[:, None] + torch.arange(max(counts))
-    return tables.gather(1, wanted.clamp_(max=tables.shape[1] - 1))
-
-
-def _decode_mask(
-    starts: list[int], ends: list[int], positions: int, dtype: torch.dtype
-) -> torch.Tensor:
-    """``[n, 1, 1, positions]``: hides what lies outside ``[start, end)`` of each row."""
-    at = torch.arange(positions)
-    hidden = at >= torch.tensor(ends)[:, None]
-    if any(starts):
-        hidden |= at < torch.tensor(starts)[:, None]
-    mask = torch.zeros(hidden.shape, dtype=dtype)
-    return mask.masked_fill_(hidden, float("-inf"))[:, None, None]
 
 
 def _chunk_mask(

@@ -17,6 +17,8 @@ import torch
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from .decode_groups import DecodeMemory
+
 
 @dataclass(slots=True)
 class AttentionMetadata:
@@ -38,6 +40,10 @@ class AttentionMetadata:
     slot_mapping: torch.Tensor
     """``[num_tokens]`` int64: ``block * block_size + offset`` of each token."""
     block_size: int
+    sequences: tuple[int, ...] = ()
+    """Of each decoding request a number that is its own for as long as its blocks are."""
+    decode_memory: DecodeMemory | None = None
+    """What layers keep of decoding sequences from step to step; ``None``: nothing."""
     cache: dict[Any, Any] = field(default_factory=dict)
     """Work that layers share within the step (indices, masks, rotations). Filled by layers."""
 

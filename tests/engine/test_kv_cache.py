@@ -86,6 +86,7 @@ def test_a_salt_is_never_taken_for_another_or_for_tokens(one, other):
 
 def test_a_digest_covers_salt_and_every_token_before():
     made = request([1, 2, 3, 4, 5, 6, 7], salt="s")
+
     def block(previous: bytes, tokens: list[int]) -> bytes:
         return hashlib.sha256(b"block:" + previous + array("i", tokens).tobytes()).digest()
 

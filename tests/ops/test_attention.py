@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookserve.ops.attention import Attention, split_by_length
+from hookserve.ops.attention import Attention
 from hookserve.ops.context import (
     AttentionMetadata,
     ForwardContext,
@@ -17,6 +17,7 @@ from hookserve.ops.context import (
     set_forward_context,
     set_model_context,
 )
+from hookserve.ops.decode_groups import split_by_length
 
 HEADS, KV_HEADS, SIZE, BLOCK = 6, 2, 8, 4
 
