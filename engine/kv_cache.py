@@ -186,12 +186,14 @@ class KVCacheManager:
         request.num_registered_blocks = len(cached)
         return True
 
-    def may_fit(self, request: Request, without: Iterable[Request]) -> bool:
+    def may_fit(
+        self, request: Request, without: Iterable[Request], *, spare_blocks: int = 0
+    ) -> bool:
         """Whether ``admit`` can succeed if these others lose their blocks; a block that they share
         is counted for each of them, so it may still be refused."""
         num_needed = self.num_blocks_for(request.num_tokens) - len(self.find_prefix(request))
         num_held = sum(len(other.block_ids) for other in without)
-        return num_needed <= self.pool.num_free + num_held
+        return num_needed + spare_blocks <= self.pool.num_free + num_held
 
     def extend(self, request: Request) -> list[int] | None:
         """Blocks added so that all known tokens fit; ``None``: there are not enough free ones."""

@@ -182,7 +182,8 @@ class Scheduler:
         if precedence(self.running[-1]) <= precedence(first):
             return
         lower = [r for r in self.running if precedence(r) > precedence(first)]
-        if not self.kv_cache.may_fit(first, lower):
+        num_others = len(self.running) - len(lower)
+        if not self.kv_cache.may_fit(first, lower, spare_blocks=num_others):
             return
         while len(self.running) == self.max_num_seqs or not self._admit(first):
             if not lower:

@@ -30,14 +30,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.collected = Collected()
 
-    @initialize(prefix_caching=st.booleans())
-    def start(self, prefix_caching: bool) -> None:
+    @initialize(prefix_caching=st.booleans(), policy=st.sampled_from(["fcfs", "priority"]))
+    def start(self, prefix_caching: bool, policy: str) -> None:
         config = make_config(
             num_blocks=12,
             block_size=4,
             max_num_seqs=3,
             max_num_batched_tokens=10,
             prefix_caching=prefix_caching,
+            policy=policy,
         )
         self.core = EngineCore(VllmConfig.from_engine_config(config), self.host)
 
@@ -46,13 +47,30 @@ class EngineMachine(RuleBasedStateMachine):
         shared=st.integers(0, 2),
         max_tokens=st.integers(1, 30),
         salt=st.sampled_from([None, "a"]),
+        priority=st.integers(-1, 1),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
     )
-    def submit(self, length: int, shared: int, max_tokens: int, salt: str | None) -> None:
+    def submit(
+        self,
+        length: int,
+        shared: int,
+        max_tokens: int,
+        salt: str | None,
+        priority: int,
+        prompt_logprobs: int | None,
+    ) -> None:
         name = f"r{len(self.prompts)}"
         # Three families of prompts, so that prefixes are shared within each.
         self.prompts[name] = [(shared * 31 + at) % 90 for at in range(length)]
         self.core.add_request(
-            make_request(name, self.prompts[name], max_tokens=max_tokens, cache_salt=salt)
+            make_request(
+                name,
+                self.prompts[name],
+                max_tokens=max_tokens,
+                cache_salt=salt,
+                priority=priority,
+                prompt_logprobs=prompt_logprobs,
+            )
         )
 
     def _live(self) -> list[str]:

@@ -140,6 +140,7 @@ def make_config(
     seed: int = 0,
     worker_cls: str = "fake_engine:FakeWorker",
     dtype: str = "float32",
+    policy: str = "fcfs",
 ) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(
@@ -163,7 +164,9 @@ def make_config(
             enable_prefix_caching=prefix_caching,
         ),
         scheduler=SchedulerConfig(
-            max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            policy=policy,
         ),
         parallel=ParallelConfig(worker_cls=worker_cls),
         load=LoadConfig(),
@@ -181,6 +184,7 @@ def make_request(
     max_tokens: int = 4,
     temperature: float = 0.0,
     cache_salt: str | None = None,
+    priority: int = 0,
     **params: Any,
 ) -> AddRequest:
     return AddRequest(
@@ -189,6 +193,7 @@ def make_request(
         SamplingParams(max_tokens=max_tokens, temperature=temperature, **params),
         arrival_time=time.time(),
         cache_salt=cache_salt,
+        priority=priority,
     )
 
 
