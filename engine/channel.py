@@ -250,6 +250,16 @@ class AsyncChannel:
             self._pending_frames -= 1
             self._pending_bytes -= size
 
+    def try_send(self, message: Message) -> bool:
+        """Send without an event loop, whether or not the kernel has room: false if it has not taken
+        all of it, and then nothing more can be sent."""
+        if self._pending_frames:
+            return False
+        try:
+            return self._send_at_once(self._frames.encode(message))
+        except ChannelClosed:
+            return False
+
     async def recv(self) -> Message:
         """The next message.
 

@@ -6,6 +6,7 @@ What is said over the channel is the supervisor's and the engine client's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import time
@@ -36,7 +37,7 @@ class EngineChild:
         self._process = process
         self.channel = channel
         self._is_closed = False
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
         self._pidfd = open_pidfd(process.pid)
         if self._pidfd is not None:
@@ -95,10 +96,26 @@ class EngineChild:
         await self.wait(KILL_TIMEOUT_S)
         self.close()
 
-    def kill(self) -> None:
-        """SIGKILL, without waiting."""
+    def end_now(self, last_message: Message, timeout_s: float) -> None:
+        """As ``end``, after ``last_message`` and up to ``timeout_s``, without the event loop."""
+        if not self.channel.try_send(last_message):
+            self.channel.close()  # which says the same, less politely
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(KILL_TIMEOUT_S)
+        if not self._loop.is_closed():
+            self._on_exit()
+        self.close()
+
+    def kill(self, timeout_s: float = 0.0) -> None:
+        """SIGKILL; by itself it does not wait."""
         if self._process.poll() is None:
             self._process.kill()
+            if timeout_s:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout_s)
 
     def describe_end(self) -> str:
         """How the process ended, for a sentence: ``"was killed by SIGKILL"``."""
@@ -119,6 +136,7 @@ class EngineChild:
 
     def _close_pidfd(self) -> None:
         if self._pidfd is not None:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None

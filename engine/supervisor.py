@@ -21,7 +21,7 @@ from .config import EngineConfig
 from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
 from .engine_client import EngineClient
 from .errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, EngineStartError
-from .messages import Failed, ManifestSent, PluginsFailed, Proceed, Ready, Start
+from .messages import Failed, ManifestSent, PluginsFailed, Proceed, Ready, Shutdown, Start
 
 logger = logging.getLogger("hookserve.engine.supervisor")
 
@@ -114,10 +114,19 @@ class EngineSupervisor:
         if self._watcher is not None:
             await self._watcher
 
-    def kill(self) -> None:
-        """End the engine at once, for a program that exits in the next moment."""
+    def stop_now(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """As ``stop``, without the event loop: it waits where it is called."""
+        self._stopping = True
+        child, self._child = self._child, None
+        if child is not None:
+            child.end_now(Shutdown(), timeout_s)
+        self._client.mark_dead(EngineDeadError("the engine was stopped"))
+
+    def kill(self, timeout_s: float = 0.0) -> None:
+        """End the engine at once, for a program that exits in the next moment; wait up to
+        ``timeout_s`` until it is gone."""
         if self._child is not None:
-            self._child.kill()
+            self._child.kill(timeout_s)
 
     # -- start ------------------------------------------------------------------------------
 
