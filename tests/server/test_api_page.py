@@ -1,0 +1,43 @@
+"""``docs/api.md`` names every field that acts, with the limits that the code has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hookserve.server import sampling, wire_common
+from hookserve.server.wire_chat import ChatRequest
+from hookserve.server.wire_completions import CompletionRequest
+
+
+@pytest.fixture(scope="module")
+def page(source_root: Path) -> str:
+    return (source_root / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def test_every_field_that_acts_is_named(page: str) -> None:
+    fields = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
+    named = set(re.findall(r"`([a-z_]+)[:`]", page))
+    assert fields - {"prompt", "messages"} <= named
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit"),
+    [
+        (r"`n` \(1 to (\d+)\)", wire_common.MAX_CHOICES),
+        (r"has (\d+) sequences at most", sampling.MAX_SEQUENCES),
+        (r"`logit_bias` .* to (\d+), \d+ at most", sampling.MAX_BIAS),
+        (r"`logit_bias` .*, (\d+) at most", wire_common.MAX_BIASED_TOKENS),
+        (r"`allowed_token_ids` .*, (\d+) at most", wire_common.MAX_ALLOWED_TOKENS),
+        (r"`bad_words` .*, (\d+) at most", wire_common.MAX_BAD_WORDS),
+        (r"`bad_words` .* of (\d+) characters", wire_common.MAX_BAD_WORD_LEN),
+        (r"`stop` .* of (\d+) at most", wire_common.MAX_STOP_STRINGS),
+        (r"`cache_salt` .* (\d+) characters", wire_common.MAX_SALT_LEN),
+    ],
+)
+def test_the_limits_are_the_codes(page: str, pattern: str, limit: int) -> None:
+    found = re.search(pattern, page)
+    assert found is not None
+    assert int(found[1]) == limit
