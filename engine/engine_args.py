@@ -9,7 +9,6 @@ platform changed with the struct is ``config_changes``'; reading flags is the se
 from __future__ import annotations
 
 import difflib
-import json
 import logging
 import os
 import sys
@@ -32,7 +31,8 @@ from .config import (
 )
 from .environment import default_cache_dir
 from .errors import ConfigError, HookserveError, ModelFileError, cut
-from .model_shape import LENGTH_KEYS, find_wrong_sizes
+from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
+from .regular_file import read_json_object
 from .sampling_rules import RULE_OF
 from .setting import Setting
 
@@ -240,9 +240,10 @@ class EngineArgs:
             ModelFileError: the checkpoint states sizes that are none.
         """
         hf_config = _merged(files.hf_config, self.hf_overrides)
-        self._check_sizes(files, _text_config(hf_config))
+        self._check_fields(files, _text_config(hf_config))
         dtype, reason = self._choose_dtype(files, hf_config, host)
         reference = self.model or DEFAULT_MODEL
+        tokenizer = self._resolve("tokenizer", self.tokenizer, host) if self.tokenizer else None
         names = self.served_model_name or (
             (DEFAULT_SERVED_NAME,) if self.model is None else (reference,)
         )
@@ -251,7 +252,7 @@ class EngineArgs:
             path=files.path,
             format=files.format,
             served_model_names=tuple(names),
-            tokenizer=self._resolve(self.tokenizer, host) if self.tokenizer else files.path,
+            tokenizer=tokenizer or files.path,
             hf_config=hf_config,
             generation_config=self._read_generation_config(files),
             architectures=_architectures(hf_config, files.path),
@@ -285,7 +286,7 @@ class EngineArgs:
         self._check_limits()
         claim = host.platform()
         platform = _import_platform(claim, host)
-        files = read_model_files(self._resolve(self.model or DEFAULT_MODEL, host))
+        files = read_model_files(self._resolve("model", self.model or DEFAULT_MODEL, host))
         model = self.create_model_config(files, host)
         origin = self.sources.get("hf_overrides", "hf_overrides")
         check_not_quantized(f"--hf-overrides (from {origin})", model.hf_config)
@@ -330,35 +331,36 @@ class EngineArgs:
 
     # -- the model's files ----------------------------------------------------------------------
 
-    def _resolve(self, reference: str, host: Host) -> str:
-        """Ask the model sources in order; the first that matches fetches."""
+    def _resolve(self, name: str, reference: str, host: Host) -> str:
+        """Ask the model sources in order; the first that matches fetches.
+
+        ``name`` is the setting that ``reference`` is the value of.
+        """
         registry = host.registry("model_source")
         cache_dir = self.cache_dir or default_cache_dir()
-        for name in registry.names():
-            claim = registry.get(name)
-            assert claim is not None, name
+        for source_name in registry.names():
+            claim = registry.get(source_name)
+            assert claim is not None, source_name
             with _as_plugin(host, claim.owner):
-                source = registry.resolve(name)()
+                source = registry.resolve(source_name)()
                 if source.matches(reference):
                     return str(
                         source.resolve(reference, revision=self.revision, cache_dir=cache_dir)
                     )
         raise self._refuse(
-            "model",
+            name,
             reference,
             "a folder or .gguf file that exists, org/name, or pypi:DIST "
             f"(model sources: {', '.join(registry.names()) or 'none'})",
         )
 
-    def _check_sizes(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
-        for key, expected in find_wrong_sizes(text_config):
-            found = cut(repr(text_config[key])) if key in text_config else "nothing"
-            if key in _text_config(self.hf_overrides):
-                raise self._refuse("hf_overrides", {key: text_config[key]}, expected)
-            raise ModelFileError(
-                f"{files.path}: the model's configuration has {found} under {key!r}; expected "
-                f"{expected}; state it with --hf-overrides"
-            )
+    def _check_fields(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
+        for key, expected in find_wrong_fields(text_config):
+            is_stated, value = value_at(text_config, key)
+            if is_stated and value_at(_text_config(self.hf_overrides), key)[0]:
+                raise self._refuse("hf_overrides", {key: value}, expected)
+            found = cut(repr(value)) if is_stated else "nothing"
+            raise ModelFileError(wrong_field(files.path, key, found, expected))
 
     def _read_generation_config(self, files: ModelFiles) -> dict[str, Any]:
         choice = self.generation_config
@@ -414,7 +416,7 @@ class EngineArgs:
 
     def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
         text = _text_config(hf_config)
-        limit = next((int(text[key]) for key in LENGTH_KEYS if text.get(key)), None)
+        limit = find_length(text)
         if self.max_model_len is None:
             if limit is None:
                 raise self._refuse(
@@ -425,7 +427,7 @@ class EngineArgs:
             raise self._refuse(
                 "max_model_len",
                 self.max_model_len,
-                f"at most {limit}, the model's max_position_embeddings",
+                f"at most {limit}, the longest that the model's configuration allows",
             )
         return self.max_model_len
 
@@ -557,15 +559,11 @@ def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
 
 def _read_json(path: str, args: EngineArgs, given: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError) as error:
+        return read_json_object(path)
+    except ModelFileError as error:
         raise args._refuse(
             "generation_config", given, f"auto, vllm, or a folder with a readable file ({error})"
         ) from error
-    if not isinstance(value, dict):
-        raise args._refuse("generation_config", given, f"a JSON object in {path}")
-    return value
 
 
 def _import_platform(claim: Claim, host: Host) -> Any:

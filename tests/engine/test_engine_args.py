@@ -83,6 +83,8 @@ WRONG_SIZES: list[tuple[str, Any]] = [
     ("max_position_embeddings", "512"),
     ("rms_norm_eps", float("nan")),
     ("rope_theta", "x"),
+    ("rope_scaling", 1),
+    ("sliding_window", "4096"),
 ]
 
 
@@ -100,6 +102,25 @@ def test_a_size_that_is_none_is_refused_before_anything_is_built(
 def test_a_size_that_an_override_breaks_is_the_settings_fault(host: Host, tiny_llama: Path) -> None:
     with pytest.raises(ConfigError, match=r"--hf-overrides .*num_hidden_layers.*expected a whole"):
         build(host, tiny_llama, hf_overrides={"num_hidden_layers": 0})
+
+
+def test_a_value_inside_a_table_is_named_with_the_table(host: Host, model: Path) -> None:
+    scaling = {"rope_type": "linear", "factor": 0}
+    message = r"has 0 under 'rope_scaling\.factor'; expected a number above 0"
+    with pytest.raises(ConfigError, match=r"--hf-overrides .*'rope_scaling.factor': 0"):
+        build(host, model, hf_overrides={"rope_scaling": scaling})
+    rewrite(model, rope_scaling=scaling)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        build(host, model)
+    assert str(model) in str(caught.value)
+
+
+def test_a_scaled_rotation_stretches_the_length(host: Host, model: Path) -> None:
+    rewrite(model, rope_scaling={"rope_type": "linear", "factor": 4.0})
+    assert build(host, model).model.max_model_len == 2048
+    assert build(host, model, max_model_len=100).model.max_model_len == 100
+    with pytest.raises(ConfigError, match=r"--max-model-len 2049: expected at most 2048"):
+        build(host, model, max_model_len=2049)
 
 
 # -- what the checkpoint says -------------------------------------------------------------------
@@ -198,7 +219,7 @@ def test_overrides_reach_deep_and_leave_the_rest(host: Host, model: Path) -> Non
     config = build(host, model, hf_overrides=changes)
     assert config.model.hf_config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
     assert config.model.hf_config["hidden_size"] == 64
-    assert config.model.max_model_len == 1000
+    assert config.model.max_model_len == 4000
 
 
 @pytest.mark.parametrize("nested", [False, True])
