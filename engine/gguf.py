@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import ModelFileError
+from .regular_file import open_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -154,7 +155,7 @@ class GGUFFile:
 
 def _map(path: str) -> mmap.mmap:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < 24:
                 raise ModelFileError(

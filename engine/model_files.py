@@ -6,7 +6,6 @@ path or a damaged checkpoint before it starts an engine. The weights are ``weigh
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from .errors import ModelFileError
 from .gguf import GGUFFile
 from .gguf_names import generation_config_from_gguf, hf_config_from_gguf, hf_tensors
+from .regular_file import read_json_object
 from .safetensors_files import find_weight_files
 
 _END_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -70,14 +70,14 @@ def _read_folder(path: str) -> ModelFiles:
         ggufs = sorted(name for name in os.listdir(path) if name.endswith(".gguf"))
         hint = f"; to serve {ggufs[0]}, give its own path" if ggufs else ""
         raise ModelFileError(f"{path}: there is no config.json in this folder{hint}")
-    hf_config = _read_json(config_path)
+    hf_config = read_json_object(config_path)
     _check_config(config_path, hf_config)
     for name in _QUANTIZATION_FILES:
         if os.path.exists(os.path.join(path, name)):
-            raise _quantized(os.path.join(path, name), _read_json(os.path.join(path, name)))
+            raise _quantized(os.path.join(path, name), read_json_object(os.path.join(path, name)))
     generation_path = os.path.join(path, "generation_config.json")
     if os.path.exists(generation_path):
-        generation_config = _read_json(generation_path)
+        generation_config = read_json_object(generation_path)
     else:
         generation_config = {
             key: hf_config[key] for key in _END_KEYS if hf_config.get(key) is not None
@@ -119,16 +119,3 @@ def _quantized(where: str, details: Any) -> ModelFileError:
         f"{where}: the checkpoint is quantized with {method!r}, which is not supported; use the "
         "unquantized checkpoint or a GGUF file"
     )
-
-
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: is no valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{path}: holds no JSON object")
-    return value

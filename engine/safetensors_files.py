@@ -14,6 +14,7 @@ import re
 from typing import Any, TypeGuard
 
 from .errors import ModelFileError
+from .regular_file import open_regular, read_json_object
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -76,7 +77,7 @@ def read_header(path: str) -> dict[str, Any]:
         ModelFileError: naming the file, and the tensor where there is one.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:
@@ -149,12 +150,7 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
 
 
 def _indexed_files(folder: str, index_path: str) -> tuple[str, ...]:
-    try:
-        with open(index_path, encoding="utf-8") as file:
-            index = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{index_path}: cannot be read as JSON: {error}") from error
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    weight_map = read_json_object(index_path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelFileError(f"{index_path}: has no 'weight_map' object")
     wanted: dict[str, list[str]] = {}

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from hookserve.engine.errors import ModelFileError
 from hookserve.engine.gguf import GGUFFile
+from hookserve.engine.regular_file import read_json_object, read_text
 from hookserve.hookspecs.notify_loop import caught
 
 from .gguf_vocab import build_tokenizer
@@ -181,8 +182,9 @@ def _load_folder(folder: str) -> Tokenizer:
             f"{folder}: there is no tokenizer.json in this folder; vocabularies in other forms "
             "(tokenizer.model, vocab.json) are not supported"
         )
+    described = read_text(path)
     try:
-        backend = Backend.from_file(path)
+        backend = Backend.from_str(described)
     except Exception as error:  # the library raises bare Exception for whatever is wrong inside
         raise ModelFileError(f"{path}: cannot be read as a tokenizer: {error}") from error
     config = _read_json(os.path.join(folder, "tokenizer_config.json"))
@@ -204,16 +206,7 @@ def _load_folder(folder: str) -> Tokenizer:
 
 def _read_json(path: str) -> dict[str, Any]:
     """An optional JSON object; absent is empty."""
-    if not os.path.exists(path):
-        return {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{path}: holds no JSON object")
-    return value
+    return read_json_object(path) if os.path.exists(path) else {}
 
 
 def _content(value: Any) -> str | None:
@@ -265,11 +258,11 @@ def _folder_templates(folder: str, config: dict[str, Any]) -> dict[str, str]:
     templates.update(_named_templates(in_json))
     path = os.path.join(folder, "chat_template.jinja")
     if os.path.exists(path):
-        templates[DEFAULT_TEMPLATE] = _read_text(path)
+        templates[DEFAULT_TEMPLATE] = read_text(path)
     extra = os.path.join(folder, "additional_chat_templates")
     for name in sorted(os.listdir(extra)) if os.path.isdir(extra) else []:
         if name.endswith(".jinja"):
-            templates[name.removesuffix(".jinja")] = _read_text(os.path.join(extra, name))
+            templates[name.removesuffix(".jinja")] = read_text(os.path.join(extra, name))
     return templates
 
 
@@ -282,14 +275,6 @@ def _named_templates(value: Any) -> dict[str, str]:
         if isinstance(entry, dict) and isinstance(entry.get("template"), str):
             templates[str(entry.get("name", DEFAULT_TEMPLATE))] = entry["template"]
     return templates
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path}: cannot be read: {error}") from error
 
 
 def _is_byte_level(backend: Backend) -> bool:

@@ -207,7 +207,7 @@ def test_an_added_token_may_hold_any_character() -> None:
         ("tokenizer.json", None, "no tokenizer.json"),
         ("tokenizer.json", "{", "cannot be read as a tokenizer"),
         ("tokenizer_config.json", "[]", "holds no JSON object"),
-        ("tokenizer_config.json", "{", "cannot be read as JSON"),
+        ("tokenizer_config.json", "{", "is no valid JSON"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "no token id"),
     ],
 )
