@@ -10,6 +10,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+from .errors import ConfigError
+
 _SPIN_COUNT = "20000"
 # How often an OpenMP thread of libgomp looks for work before it sleeps. Its default keeps two
 # threads on two cores spinning while the front waits for one: 0.9 of the tokens a second at 32
@@ -44,9 +46,27 @@ def worker_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> str:
     """The folder for downloads where nobody named one: ``$HOOKSERVE_CACHE``, else
-    ``$XDG_CACHE_HOME/hookserve``."""
+    ``$XDG_CACHE_HOME/hookserve``.
+
+    Raises:
+        ConfigError: there is no home folder that it could be in.
+    """
     env = os.environ if environ is None else environ
     if env.get("HOOKSERVE_CACHE"):
-        return env["HOOKSERVE_CACHE"]
-    base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "hookserve")
+        return in_home(env["HOOKSERVE_CACHE"])
+    return os.path.join(in_home(env.get("XDG_CACHE_HOME") or "~/.cache"), "hookserve")
+
+
+def in_home(path: str) -> str:
+    """The path with a home folder for its ``~``, which a shell does not always put in.
+
+    Raises:
+        ConfigError: this user has none; a folder called ``~`` would be made where we are.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ConfigError(
+            f"the cache folder {path!r} is in a home folder, and this user has none; set HOME, or "
+            "name another folder with --download-dir or HOOKSERVE_CACHE"
+        )
+    return found

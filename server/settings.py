@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from hookserve.engine.engine_args import EngineArgs
-from hookserve.engine.environment import default_cache_dir
+from hookserve.engine.environment import default_cache_dir, in_home
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
 from hookserve.hookspecs.settings import PluginSettings
@@ -243,7 +243,8 @@ def resolve_settings(
                 values[spec.name] = layer[spec.name]
                 key = {"file": path, "environment": spec.env, "flag": spec.flag}[kind]
                 origins[spec.name] = Origin(kind, str(key))
-    values["cache_dir"] = values["cache_dir"] or default_cache_dir(env)
+    given_dir = values["cache_dir"]
+    values["cache_dir"] = in_home(given_dir) if given_dir else default_cache_dir(env)
     return Settings(
         server=ServerSettings(**_of(ServerSettings, values)),
         engine_args=EngineArgs.from_cli_settings(

@@ -68,6 +68,20 @@ def test_the_cache_folder(environ: dict[str, str], expected: str) -> None:
     assert settings.plugins.cache_dir == expected
 
 
+def test_a_cache_folder_in_no_home_is_refused_and_one_in_a_home_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    for given, environ in (({"cache_dir": "~/c"}, {}), ({}, {"HOOKSERVE_CACHE": "~/c"})):
+        assert resolve_settings(given, environ).engine_args.cache_dir == "/h/c"
+    # As for a number without a name that a container may be given as its user.
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    for given, environ in (({"cache_dir": "~/c"}, {}), ({}, {"HOOKSERVE_CACHE": "~/c"}), ({}, {})):
+        with pytest.raises(ConfigError, match="--download-dir or HOOKSERVE_CACHE"):
+            resolve_settings(given, environ)
+    assert resolve_settings({"cache_dir": "/c"}, {}).engine_args.cache_dir == "/c"
+
+
 # -- plugins -----------------------------------------------------------------------------------
 
 

@@ -90,6 +90,22 @@ def test_a_start_that_fails_keeps_code_and_sentence(
     asyncio.run(run())
 
 
+def test_an_engine_killed_while_it_loads_is_told(make_runtime: Any) -> None:
+    async def run() -> None:
+        runtime = make_runtime("slow")
+        start = asyncio.create_task(runtime.start())
+        async with asyncio.timeout(20):
+            while runtime.supervisor.pid is None:
+                await asyncio.sleep(0.001)
+        os.kill(runtime.supervisor.pid, signal.SIGKILL)
+        with pytest.raises(EngineStartError, match="SIGKILL before it was ready") as caught:
+            await asyncio.wait_for(start, 20)
+        assert caught.value.exit_code == 70
+        await runtime.stop()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -430,6 +446,29 @@ def test_while_the_model_loads_only_probes_are_answered(serve_front: Any) -> Non
                 assert (reply.status_code, reply.json()["error"]["code"]) == (503, "loading")
             os.kill(os.getpid(), signal.SIGTERM)
             assert await asyncio.wait_for(front.task, 10) == 0
+
+    asyncio.run(run())
+
+
+def test_a_stop_while_a_stopped_engine_loads_waits_for_nothing(serve_front: Any) -> None:
+    """SIGSTOP on the engine before it is ready, then SIGTERM on the front."""
+
+    def children() -> list[str]:
+        return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+    async def run() -> None:
+        before = set(children())
+        async with serve_front("slow") as front:
+            async with asyncio.timeout(20):
+                while not (new := set(children()) - before):
+                    await asyncio.sleep(0.001)
+            (engine,) = map(int, new)
+            os.kill(engine, signal.SIGSTOP)
+            started = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(front.task, 20) == 0
+            assert time.monotonic() - started < 5
+            assert not Path(f"/proc/{engine}").exists()
 
     asyncio.run(run())
 
