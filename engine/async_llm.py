@@ -242,6 +242,7 @@ class AsyncLLM:
                 self._live.pop(request_id, None)
 
     def _submit(self, live: _Live, assembler: OutputAssembler, request: ReadyRequest) -> None:
+        siblings = assembler.siblings()
         for index, child in enumerate(assembler.children):
             engine_id = self._client.submit(
                 request.prompt_token_ids,
@@ -250,6 +251,7 @@ class AsyncLLM:
                 index,
                 priority=request.priority,
                 cache_salt=request.cache_salt,
+                siblings=siblings,
             )
             live.engine_ids.append(engine_id)
 

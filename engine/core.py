@@ -204,14 +204,17 @@ class EngineCore:
             result = self.executor.execute_model(scheduled)
         outputs = self.scheduler.update_from_output(scheduled, result)
         self.num_steps += 1
-        self.clock.record(scheduled.total_num_scheduled_tokens, time.monotonic() - started)
-        return self._report(outputs)
+        elapsed_s = time.monotonic() - started
+        self.clock.record(scheduled.total_num_scheduled_tokens, elapsed_s)
+        return self._report(outputs, elapsed_s)
 
     def report_idle(self) -> StepOutputs | None:
         """What must be said without a step: refusals, and gauges that fell by aborts."""
         return self._report([]) if self._changed else None
 
-    def _report(self, outputs: list[EngineCoreOutput]) -> StepOutputs:
+    def _report(
+        self, outputs: list[EngineCoreOutput], elapsed_s: float | None = None
+    ) -> StepOutputs:
         refusals, self._refusals = self._refusals, []
         self._changed = False
         budget = self.scheduler.max_num_batched_tokens
@@ -219,7 +222,7 @@ class EngineCore:
         return StepOutputs(
             step=self.num_steps,
             outputs=refusals + outputs,
-            scheduler_stats=self.scheduler.make_stats(self.num_steps),
+            scheduler_stats=self.scheduler.make_stats(self.num_steps, elapsed_s),
             next_step_estimate_s=self.clock.estimate(min(budget, pending)),
         )
 

@@ -35,7 +35,7 @@ from .messages import (
 )
 from .output_sink import OutputSink
 from .sampling_params import SamplingParams
-from .stats import FrontStats, IterationStats
+from .stats import FrontStats, IterationStats, Siblings
 from .vllm_config import ModelConfig, VllmConfig
 
 logger = logging.getLogger("hookserve.engine.engine_client")
@@ -207,8 +207,12 @@ class EngineClient:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        siblings: Siblings | None = None,
     ) -> str:
         """Queue a request and return the id that the engine knows it by; always a new one.
+
+        Args:
+            siblings: shared by the sequences of one caller's request, for the statistics.
 
         Raises:
             EngineDeadError: the engine is gone or not ready.
@@ -229,7 +233,10 @@ class EngineClient:
         engine_id = f"req-{next(self._ids)}"
         self._in_flight[engine_id] = InFlight(sink, index)
         self._stats.add_request(
-            engine_id, num_prompt_tokens=len(prompt_token_ids), max_tokens=params.max_tokens
+            engine_id,
+            num_prompt_tokens=len(prompt_token_ids),
+            max_tokens=params.max_tokens,
+            siblings=siblings,
         )
         self._send(
             AddRequest(engine_id, prompt_token_ids, params, time.time(), cache_salt, priority)

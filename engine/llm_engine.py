@@ -11,7 +11,8 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs import Host, PluginSettings
 from hookserve.hookspecs.errors import describe_error
@@ -40,7 +41,8 @@ MAX_RESTARTS = 3
 """How often workers are started again without plugins that failed in them."""
 
 
-class _Running(NamedTuple):
+@dataclass(slots=True)
+class _Running:
     """A sequence in the engine."""
 
     assembler: OutputAssembler
@@ -202,6 +204,7 @@ class LLMEngine:
             request_id, request.prompt, request.prompt_token_ids, request.params, self.tokenizer
         )
         engine_ids = self._requests[request_id] = []
+        siblings = assembler.siblings()
         for index, child in enumerate(assembler.children):
             engine_id = f"req-{next(self._ids)}"
             engine_ids.append(engine_id)
@@ -211,6 +214,7 @@ class LLMEngine:
                     engine_id,
                     num_prompt_tokens=len(request.prompt_token_ids),
                     max_tokens=child.max_tokens,
+                    siblings=siblings,
                 )
                 assembler.metrics = assembler.metrics or state
             core.add_request(
@@ -269,7 +273,7 @@ class LLMEngine:
             running = self._running.get(output.request_id)
             if running is None:
                 continue
-            assembler, index = running
+            assembler, index = running.assembler, running.index
             delta = assembler.take(index, output)
             if delta.stopped_by_text:
                 self._finish(output.request_id, assembler, index)

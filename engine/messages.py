@@ -140,20 +140,69 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
     """One for each prompt token, ``None`` for the first; sent once, with the first token."""
 
 
+class PrefixCacheStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Look-ups since the last report: by requests, and in tokens; apart, those of requests that
+    were preempted before."""
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    reset: bool = False
+    """Whether the cache was emptied; nobody can ask for that while the engine runs."""
+
+
+class SchedulerIterationDetails(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one step computed."""
+
+    iteration_index: int
+    num_ctx_requests: int = 0
+    """With tokens of their prompt."""
+    num_ctx_tokens: int = 0
+    num_generation_requests: int = 0
+    num_generation_tokens: int = 0
+    elapsed_ms: float = 0.0
+
+
 class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Names are the ecosystem's; counters are deltas since the last report."""
+    """Names are the ecosystem's; counters are deltas since the last report. What belongs to a
+    feature that this engine does not have is ``None`` or empty."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
+    num_skipped_waiting_reqs: int = 0
+    step_counter: int = 0
+    current_wave: int = 0
     kv_cache_usage: float = 0.0
     """0 to 1, blocks held by requests over all blocks."""
-    step_counter: int = 0
+    iteration_details: SchedulerIterationDetails | None = None
+    """``None`` in a report without a step."""
+    prefix_cache_stats: PrefixCacheStats = PrefixCacheStats()
     num_preempted_reqs: int = 0
     num_prompt_tokens: int = 0
     """Prompt tokens computed in this step (cached ones are not computed)."""
     num_generation_tokens: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
+    connector_prefix_cache_stats: None = None
+    kv_cache_eviction_events: list[Any] = []
+    spec_decoding_stats: None = None
+    kv_connector_stats: None = None
+    ec_connector_stats: None = None
+    waiting_lora_adapters: dict[str, int] = {}
+    running_lora_adapters: dict[str, int] = {}
+    cudagraph_stats: None = None
+    perf_stats: None = None
+
+    @property
+    def prefix_cache_queries(self) -> int:
+        """Tokens looked up by requests that came for the first time."""
+        return self.prefix_cache_stats.queries
+
+    @property
+    def prefix_cache_hits(self) -> int:
+        """Of those, the tokens that were found."""
+        return self.prefix_cache_stats.hits
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag=True):

@@ -16,7 +16,7 @@ from .outputs import CompletionOutput, Logprob, RequestOutput
 from .parallel_sampling import choose_best, fan_out
 from .sampling_params import SamplingParams
 from .sampling_rules import RequestOutputKind
-from .stats import RequestStateStats
+from .stats import RequestStateStats, Siblings
 from .text.output import OutputProcessor, TextDelta
 from .text.tokenizer import Tokenizer
 
@@ -99,6 +99,11 @@ class OutputAssembler:
             for index, child in enumerate(self.children)
         ]
         self._num_open = len(self._sequences)
+
+    def siblings(self) -> Siblings | None:
+        """What the statistics of the sequences share; one alone needs nothing."""
+        count = len(self.children)
+        return Siblings(self._n, count) if count > 1 else None
 
     @property
     def is_finished(self) -> bool:

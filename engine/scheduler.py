@@ -18,7 +18,12 @@ from itertools import islice
 
 from .errors import ConfigError
 from .kv_cache import KVCacheManager
-from .messages import EngineCoreOutput, SchedulerStats
+from .messages import (
+    EngineCoreOutput,
+    PrefixCacheStats,
+    SchedulerIterationDetails,
+    SchedulerStats,
+)
 from .output import find_stop
 from .request import Request, RequestStatus
 from .request_queue import make_queue
@@ -30,14 +35,43 @@ from .vllm_config import VllmConfig
 class StepCounts:
     """What happened since the last report; every field is a count."""
 
-    __slots__ = ("cache_hits", "cache_queries", "generation_tokens", "preempted", "prompt_tokens")
+    __slots__ = (
+        "ctx_requests",
+        "ctx_tokens",
+        "decode_requests",
+        "decode_tokens",
+        "first_lookups",
+        "generation_tokens",
+        "later_lookups",
+        "preempted",
+        "prompt_tokens",
+    )
 
     def __init__(self) -> None:
-        self.cache_hits = 0
-        self.cache_queries = 0
+        self.first_lookups = [0, 0, 0]
+        """In the prefix cache: requests, tokens looked up, tokens found."""
+        self.later_lookups = [0, 0, 0]
+        """The same of requests that were preempted before."""
         self.generation_tokens = 0
         self.preempted = 0
         self.prompt_tokens = 0
+        self.ctx_requests = 0
+        self.ctx_tokens = 0
+        self.decode_requests = 0
+        self.decode_tokens = 0
+
+    def look_up(self, request: Request) -> None:
+        """A request was admitted; its computed tokens are those that were found."""
+        is_first = request.status is RequestStatus.WAITING
+        lookups = self.first_lookups if is_first else self.later_lookups
+        lookups[0] += 1
+        lookups[1] += request.num_tokens
+        lookups[2] += request.num_computed_tokens
+
+    def prefix_cache_stats(self) -> PrefixCacheStats:
+        requests, queries, hits = self.first_lookups
+        again, queries_again, hits_again = self.later_lookups
+        return PrefixCacheStats(requests, queries, hits, again, queries_again, hits_again)
 
 
 class Scheduler:
@@ -271,9 +305,8 @@ class Scheduler:
         if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
             request.queued_s = time.monotonic() - request.arrival_ts
-            if self.kv_cache.enable_prefix_caching and not request.must_compute_prompt:
-                self.counts.cache_queries += request.num_tokens
-                self.counts.cache_hits += request.num_computed_tokens
+        if self.kv_cache.enable_prefix_caching and not request.must_compute_prompt:
+            self.counts.look_up(request)
         request.is_resumed = request.request_id in self.known_req_ids
         self.waiting.remove(request)
         request.status = RequestStatus.RUNNING
@@ -323,11 +356,18 @@ class Scheduler:
             cached.new_block_ids[request_id] = added
 
     def _after_schedule(self, output: SchedulerOutput) -> None:
+        counts = self.counts
         for request_id, count in output.num_scheduled_tokens.items():
             request = self.requests[request_id]
             start = request.num_computed_tokens
+            if start < request.num_prompt_tokens:
+                counts.ctx_requests += 1
+                counts.ctx_tokens += count
+            else:
+                counts.decode_requests += 1
+                counts.decode_tokens += count
             if request.num_preemptions == 0:
-                self.counts.prompt_tokens += request.num_prompt_tokens_in(start, count)
+                counts.prompt_tokens += request.num_prompt_tokens_in(start, count)
             request.num_computed_tokens = start + count
         output.total_num_scheduled_tokens = sum(output.num_scheduled_tokens.values())
         output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()
@@ -392,9 +432,23 @@ class Scheduler:
         waiting = islice(self.waiting, self.lookahead)
         return sum(r.num_uncomputed_tokens for r in (*self.running, *waiting))
 
-    def make_stats(self, step_counter: int) -> SchedulerStats:
-        """Gauges now, and counts since the last call."""
+    def make_stats(self, step_counter: int, elapsed_s: float | None = None) -> SchedulerStats:
+        """Gauges now, and counts since the last call.
+
+        Args:
+            elapsed_s: how long the step took; ``None``: there was none.
+        """
         counts, self.counts = self.counts, StepCounts()
+        details = None
+        if elapsed_s is not None:
+            details = SchedulerIterationDetails(
+                step_counter,
+                counts.ctx_requests,
+                counts.ctx_tokens,
+                counts.decode_requests,
+                counts.decode_tokens,
+                1000.0 * elapsed_s,
+            )
         return SchedulerStats(
             num_running_reqs=len(self.running),
             num_waiting_reqs=len(self.waiting),
@@ -403,8 +457,8 @@ class Scheduler:
             num_preempted_reqs=counts.preempted,
             num_prompt_tokens=counts.prompt_tokens,
             num_generation_tokens=counts.generation_tokens,
-            prefix_cache_queries=counts.cache_queries,
-            prefix_cache_hits=counts.cache_hits,
+            iteration_details=details,
+            prefix_cache_stats=counts.prefix_cache_stats(),
         )
 
     def reset_prefix_cache(self) -> None:

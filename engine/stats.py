@@ -17,47 +17,52 @@ from .messages import EngineCoreOutput, StepOutputs
 class PromptTokenStats:
     """Prompt tokens by where their keys and values came from; counts of one iteration."""
 
-    ALL_SOURCES = ("local_compute", "local_cache_hit")
+    ALL_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
     computed: int = 0
     local_cache_hit: int = 0
+    external_kv_transfer: int = 0
+    """None: nothing is transferred."""
 
     @property
     def cached_tokens(self) -> int:
-        return self.local_cache_hit
+        return self.local_cache_hit + self.external_kv_transfer
 
     @property
     def total(self) -> int:
-        return self.computed + self.local_cache_hit
+        return self.computed + self.cached_tokens
 
     def get_by_source(self, source: str) -> int:
         """Raises ``ValueError`` for a source that is not in ``ALL_SOURCES``."""
         if source not in self.ALL_SOURCES:
             raise ValueError(f"source {source!r}: expected one of {', '.join(self.ALL_SOURCES)}")
-        return self.computed if source == "local_compute" else self.local_cache_hit
+        by_source = (self.computed, self.local_cache_hit, self.external_kv_transfer)
+        return by_source[self.ALL_SOURCES.index(source)]
 
 
 @dataclass
 class FinishedRequestStats:
-    """One request that ended, however it ended."""
+    """One sequence that ended, however it ended."""
 
     finish_reason: str
     request_id: str
-    e2e_latency: float
-    num_prompt_tokens: int
-    num_generation_tokens: int
-    max_tokens_param: int | None
-    queued_time: float
+    e2e_latency: float = 0.0
+    num_prompt_tokens: int = 0
+    num_generation_tokens: int = 0
+    max_tokens_param: int | None = None
+    queued_time: float = 0.0
     """From arrival in the engine to the first schedule."""
-    prefill_time: float
+    prefill_time: float = 0.0
     """From the first schedule to the first token."""
-    inference_time: float
+    inference_time: float = 0.0
     """From the first schedule to the last token."""
-    decode_time: float
+    decode_time: float = 0.0
     """From the first token to the last."""
-    mean_time_per_output_token: float
-    num_cached_tokens: int
-    num_preemptions: int
+    mean_time_per_output_token: float = 0.0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    is_corrupted: bool = False
+    """Never: a request whose logits are not numbers ends with an error."""
 
 
 @dataclass
@@ -70,9 +75,15 @@ class IterationStats:
     num_preempted_reqs: int = 0
     finished_requests: list[FinishedRequestStats] = field(default_factory=list)
     max_num_generation_tokens_iter: list[int] = field(default_factory=list)
+    """For each request whose last sequence ended: the tokens of its longest one."""
     n_params_iter: list[int] = field(default_factory=list)
+    """Parallel to it: how many sequences were asked for."""
     time_to_first_tokens_iter: list[float] = field(default_factory=list)
     inter_token_latencies_iter: list[float] = field(default_factory=list)
+    num_corrupted_reqs: int = 0
+    num_watermarked_reqs: int = 0
+    num_watermark_skipped_reqs: int = 0
+    num_not_watermarked_reqs: int = 0
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -80,22 +91,42 @@ class IterationStats:
 
 
 @dataclass(slots=True)
+class Siblings:
+    """The sequences of one request, which is counted once all of them have ended."""
+
+    n: int
+    """What the caller asked for."""
+    num_open: int
+    max_num_generation_tokens: int = 0
+
+
+@dataclass(slots=True)
 class RequestStateStats:
-    """What is remembered of a live request. ``*_ts`` are ``time.monotonic()`` of the front."""
+    """What is remembered of a live request. ``*_ts`` are ``time.monotonic()`` of the front, 0
+    before they are known."""
 
     num_prompt_tokens: int
     max_tokens: int | None
-    arrival_ts: float
+    queued_ts: float
+    arrival_time: float = 0.0
+    """Wall clock, seconds since the epoch."""
     num_generation_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
-    queued_time: float = 0.0
-    first_token_ts: float | None = None
-    last_token_ts: float | None = None
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+    is_corrupted: bool = False
+    siblings: Siblings | None = None
 
-    @property
-    def time_to_first_token(self) -> float | None:
-        return None if self.first_token_ts is None else self.first_token_ts - self.arrival_ts
+    def note_tokens(self, count: int, now: float) -> None:
+        """Tokens have come."""
+        if self.num_generation_tokens == 0:
+            self.first_token_ts = now
+            self.first_token_latency = now - self.queued_ts
+        self.last_token_ts = now
+        self.num_generation_tokens += count
 
     def finished(
         self, request_id: str, reason: str, now: float, num_generation_tokens: int | None
@@ -103,18 +134,19 @@ class RequestStateStats:
         generated = num_generation_tokens
         if generated is None:
             generated = self.num_generation_tokens
-        scheduled_ts = self.arrival_ts + self.queued_time
-        first_ts = self.first_token_ts if self.first_token_ts is not None else scheduled_ts
-        last_ts = self.last_token_ts if self.last_token_ts is not None else first_ts
+        # What never happened takes no time.
+        scheduled_ts = self.scheduled_ts or self.queued_ts
+        first_ts = self.first_token_ts or scheduled_ts
+        last_ts = self.last_token_ts or first_ts
         decode_time = last_ts - first_ts
         return FinishedRequestStats(
             finish_reason=reason,
             request_id=request_id,
-            e2e_latency=now - self.arrival_ts,
+            e2e_latency=now - self.queued_ts,
             num_prompt_tokens=self.num_prompt_tokens,
             num_generation_tokens=generated,
             max_tokens_param=self.max_tokens,
-            queued_time=self.queued_time,
+            queued_time=scheduled_ts - self.queued_ts,
             prefill_time=max(0.0, first_ts - scheduled_ts),
             inference_time=max(0.0, last_ts - scheduled_ts),
             decode_time=decode_time,
@@ -135,6 +167,7 @@ class FrontStats:
     def __init__(self) -> None:
         self._requests: dict[str, RequestStateStats] = {}
         self._finished: list[FinishedRequestStats] = []
+        self._ended: list[Siblings] = []
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -145,12 +178,19 @@ class FrontStats:
         *,
         num_prompt_tokens: int,
         max_tokens: int | None,
+        siblings: Siblings | None = None,
         now: float | None = None,
     ) -> RequestStateStats:
-        """A request was submitted. ``now`` is ``time.monotonic()``. Returns what will be known of
-        it, kept up to date until its end."""
-        arrival = time.monotonic() if now is None else now
-        state = RequestStateStats(num_prompt_tokens, max_tokens, arrival)
+        """A sequence was submitted. ``now`` is ``time.monotonic()``. Returns what will be known of
+        it, kept up to date until its end.
+
+        Args:
+            siblings: shared by the sequences of one request, if there are more than one.
+        """
+        queued = time.monotonic() if now is None else now
+        state = RequestStateStats(
+            num_prompt_tokens, max_tokens, queued, arrival_time=time.time(), siblings=siblings
+        )
         self._requests[request_id] = state
         return state
 
@@ -179,18 +219,16 @@ class FrontStats:
     ) -> None:
         count = len(output.new_token_ids)
         stats.num_generation_tokens += count
-        if state.first_token_ts is None or state.last_token_ts is None:
-            state.first_token_ts = now
+        if state.num_generation_tokens == 0:
             state.num_cached_tokens = output.num_cached_tokens
-            state.queued_time = output.queued_s or 0.0
-            stats.time_to_first_tokens_iter.append(now - state.arrival_ts)
+            state.scheduled_ts = state.queued_ts + (output.queued_s or 0.0)
+            stats.time_to_first_tokens_iter.append(now - state.queued_ts)
             prompt = stats.prompt_token_stats
             prompt.local_cache_hit += output.num_cached_tokens
             prompt.computed += state.num_prompt_tokens - output.num_cached_tokens
         else:
             stats.inter_token_latencies_iter.append(now - state.last_token_ts)
-        state.last_token_ts = now
-        state.num_generation_tokens += count
+        state.note_tokens(count, now)
 
     def finish(
         self,
@@ -212,6 +250,13 @@ class FrontStats:
         now = time.monotonic() if now is None else now
         finished = state.finished(request_id, reason, now, num_generation_tokens)
         self._finished.append(finished)
+        siblings = state.siblings if state.siblings is not None else Siblings(1, 1)
+        siblings.num_open -= 1
+        siblings.max_num_generation_tokens = max(
+            siblings.max_num_generation_tokens, finished.num_generation_tokens
+        )
+        if siblings.num_open == 0:
+            self._ended.append(siblings)
         return finished
 
     def add_finished(self, stats: IterationStats | None) -> IterationStats | None:
@@ -220,9 +265,10 @@ class FrontStats:
         if not self._finished:
             return stats
         stats = stats if stats is not None else IterationStats()
-        for finished in self._finished:
-            stats.finished_requests.append(finished)
-            stats.max_num_generation_tokens_iter.append(finished.num_generation_tokens)
-            stats.n_params_iter.append(1)
+        stats.finished_requests += self._finished
+        for ended in self._ended:
+            stats.max_num_generation_tokens_iter.append(ended.max_num_generation_tokens)
+            stats.n_params_iter.append(ended.n)
         self._finished.clear()
+        self._ended.clear()
         return stats

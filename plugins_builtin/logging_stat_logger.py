@@ -44,8 +44,8 @@ class LoggingStatLogger:
             self._scheduler = scheduler_stats
             self._num_prompt_tokens += scheduler_stats.num_prompt_tokens
             self._num_preempted += scheduler_stats.num_preempted_reqs
-            self._num_queries += scheduler_stats.prefix_cache_queries
-            self._num_hits += scheduler_stats.prefix_cache_hits
+            self._num_queries += scheduler_stats.prefix_cache_stats.queries
+            self._num_hits += scheduler_stats.prefix_cache_stats.hits
 
     def log(self) -> None:
         now = time.monotonic()

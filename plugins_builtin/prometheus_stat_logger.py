@@ -38,12 +38,12 @@ class PrometheusStatLogger:
         metrics.kv_cache_usage.set(stats.kv_cache_usage)
         if stats.num_preempted_reqs:
             metrics.num_preemptions.inc(stats.num_preempted_reqs)
-        if stats.prefix_cache_queries:
-            metrics.prefix_queries.inc(stats.prefix_cache_queries)
-            metrics.prefix_hits.inc(stats.prefix_cache_hits)
-        num_tokens = stats.num_prompt_tokens + stats.num_generation_tokens
-        if num_tokens:
-            metrics.iteration_tokens.observe(num_tokens)
+        if stats.prefix_cache_stats.queries:
+            metrics.prefix_queries.inc(stats.prefix_cache_stats.queries)
+            metrics.prefix_hits.inc(stats.prefix_cache_stats.hits)
+        if stats.iteration_details is not None:
+            details = stats.iteration_details
+            metrics.iteration_tokens.observe(details.num_ctx_tokens + details.num_generation_tokens)
 
     def _record_iteration(self, stats: IterationStats) -> None:
         metrics = self._metrics
@@ -55,6 +55,10 @@ class PrometheusStatLogger:
             metrics.ttft.observe(seconds)
         for seconds in stats.inter_token_latencies_iter:
             metrics.itl.observe(seconds)
+        for num_tokens in stats.max_num_generation_tokens_iter:
+            metrics.request_max_generation_tokens.observe(num_tokens)
+        for n in stats.n_params_iter:
+            metrics.request_n.observe(n)
         for finished in stats.finished_requests:
             self._record_finished(finished)
 
@@ -65,6 +69,9 @@ class PrometheusStatLogger:
         metrics.request_generation_tokens.observe(request.num_generation_tokens)
         if request.max_tokens_param is not None:
             metrics.request_max_tokens.observe(request.max_tokens_param)
+        computed = request.num_prompt_tokens - request.num_cached_tokens
+        metrics.request_computed_tokens.observe(computed)
+        metrics.request_preemptions.observe(request.num_preemptions)
         metrics.e2e.observe(request.e2e_latency)
         metrics.queue_time.observe(request.queued_time)
         metrics.inference_time.observe(request.inference_time)

@@ -18,6 +18,7 @@ from hookserve.engine.messages import EngineCoreOutput, TokenLogprobs
 from hookserve.engine.output_sink import OutputSink
 from hookserve.engine.parallel_sampling import fan_out
 from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.stats import Siblings
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.hookspecs import RequestRecord
 
@@ -111,6 +112,7 @@ class Generation:
         return sum(self._num_cached.values())
 
     async def __aenter__(self) -> Generation:
+        together = [Siblings(self.n, self.per_prompt) for _ in self.prompts]
         try:
             for index, sequence in enumerate(self._sequences):
                 sequence.engine_id = self._client.submit(
@@ -120,6 +122,7 @@ class Generation:
                     index,
                     priority=self._priority,
                     cache_salt=self._cache_salt,
+                    siblings=together[sequence.prompt_index],
                 )
                 self._engine_ids.append(sequence.engine_id)
         except BaseException as error:

@@ -36,6 +36,8 @@ _TOKEN_TIME = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
                0.75, 1, 2.5, 5, 10, 20, 40, 80)  # fmt: skip
 _REQUEST_TIME = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60,
                  120, 240, 480, 960, 1920, 7680)  # fmt: skip
+_SEQUENCES = (1, 2, 5, 10, 20)
+_PREEMPTIONS = (0, 1, 2, 3, 4, 5, 10, 20)
 _ITERATION_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -89,6 +91,16 @@ class EngineMetrics:
         )
         self.request_max_tokens = self._histogram(
             "request_params_max_tokens", "max_tokens of requests", tokens
+        )
+        self.request_max_generation_tokens = self._histogram(
+            "request_max_num_generation_tokens", "tokens of a request's longest sequence", tokens
+        )
+        self.request_computed_tokens = self._histogram(
+            "request_prefill_kv_computed_tokens", "prompt tokens not found in the cache", tokens
+        )
+        self.request_n = self._histogram("request_params_n", "n of requests", _SEQUENCES)
+        self.request_preemptions = self._histogram(
+            "request_num_preemptions", "how often a request was preempted", _PREEMPTIONS
         )
         self.e2e = self._request_time("e2e_request_latency_seconds", "whole request")
         self.queue_time = self._request_time("request_queue_time_seconds", "waiting")

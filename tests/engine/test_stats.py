@@ -93,7 +93,8 @@ def test_prompt_tokens_by_source():
     assert {s: tokens.get_by_source(s) for s in tokens.ALL_SOURCES} == {
         "local_compute": 3,
         "local_cache_hit": 2,
+        "external_kv_transfer": 0,
     }
     assert tokens.total == 5
-    with pytest.raises(ValueError, match="external"):
-        tokens.get_by_source("external_kv_transfer")
+    with pytest.raises(ValueError, match="disk"):
+        tokens.get_by_source("disk")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine.messages import SchedulerStats
+from hookserve.engine.messages import PrefixCacheStats, SchedulerStats
 from hookserve.engine.stats import IterationStats
 from hookserve.plugins_builtin.logging_stat_logger import LoggingStatLogger
 
@@ -37,8 +37,7 @@ def test_the_line_has_rates_of_the_interval(
             num_waiting_reqs=2,
             kv_cache_usage=0.255,
             num_prompt_tokens=100,
-            prefix_cache_queries=200,
-            prefix_cache_hits=50,
+            prefix_cache_stats=PrefixCacheStats(requests=2, queries=200, hits=50),
             num_preempted_reqs=1,
         ),
         IterationStats(num_generation_tokens=30),
