@@ -7,6 +7,7 @@ A loader is chosen by name through the registry ``model_loader``. What lies in t
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,16 @@ from hookserve.ops.context import set_model_context
 
 from .errors import ConfigError, ModelFileError
 from .model_files import read_model_files
-from .model_registry import resolve_architecture
-from .vllm_config import LoadConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from .model_registry import constructor_arguments, is_old_style, resolve_architecture
+from .model_shape import wrong_field
+from .vllm_config import HfConfig, LoadConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from .weight_iterators import iterate_gguf, iterate_safetensors
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
+
+
+logger = logging.getLogger(__name__)
 
 
 class BaseModelLoader(ABC):
@@ -173,12 +178,51 @@ def initialize_model(
         model_config: in place of ``vllm_config.model_config``.
     """
     config = model_config or vllm_config.model_config
+    owner = ""
     if model_class is None:
-        _, model_class = resolve_architecture(config.architectures, current())
-    with _building(vllm_config, config):
-        model = model_class(vllm_config=vllm_config, prefix=prefix)
+        name, model_class = resolve_architecture(config.architectures, current())
+        claim = current().registry("model").get(name)
+        owner = f" of {claim.owner}" if claim else ""
+    arguments = _constructor_arguments(model_class, owner, vllm_config, config, prefix)
+    try:
+        with _building(vllm_config, config):
+            model = model_class(**arguments)
+    except AttributeError as error:
+        if not isinstance(error.obj, HfConfig):
+            raise
+        needed = f"a value, which {model_class.__qualname__}{owner} needs"
+        raise ModelFileError(
+            wrong_field(config.path, str(error.name), "nothing", needed)
+        ) from error
     assert isinstance(model, nn.Module)
     return model
+
+
+def _constructor_arguments(
+    model_class: type[Any],
+    owner: str,
+    vllm_config: VllmConfig,
+    model_config: ModelConfig,
+    prefix: str,
+) -> dict[str, Any]:
+    """What the class is constructed with, in the style in which it is written."""
+    if is_old_style(model_class):
+        logger.warning(
+            "model %s%s is constructed in an old style, from parts of the configuration; "
+            "__init__(*, vllm_config, prefix='') is the one that lasts",
+            model_class.__qualname__,
+            owner,
+        )
+    values = {
+        "vllm_config": vllm_config,
+        "config": model_config.hf_config,
+        "cache_config": vllm_config.cache_config,
+        "quant_config": vllm_config.quant_config,
+        "lora_config": vllm_config.lora_config,
+        "scheduler_config": vllm_config.scheduler_config,
+        "prefix": prefix,
+    }
+    return {name: values[name] for name in constructor_arguments(model_class)}
 
 
 @contextlib.contextmanager

@@ -77,17 +77,64 @@ def contract_fault(model_class: Any) -> str | None:
             return "lacks the method 'forward'"
         if not callable(getattr(model_class, method, None)):
             return f"lacks the method {method!r}"
-    if not _accepts(model_class.__init__, ("vllm_config", "prefix")):
+    return constructor_fault(model_class) or _forward_fault(model_class)
+
+
+NEW_STYLE = ("vllm_config", "prefix")
+OLD_STYLE = (
+    "config",
+    "cache_config",
+    "quant_config",
+    "lora_config",
+    "scheduler_config",
+    "prefix",
+)
+"""What a constructor may ask for: the whole configuration, or, as models were once written, parts
+of it."""
+_FORWARD = ("input_ids", "positions", "intermediate_tensors", "inputs_embeds")
+
+
+def is_old_style(model_class: type[Any]) -> bool:
+    """Whether the constructor asks for parts of the configuration. One that takes any keyword is
+    of the new style: it hands on what it is given."""
+    names, _, _ = _parameters(model_class.__init__)
+    return "vllm_config" not in names and "config" in names
+
+
+def constructor_arguments(model_class: type[Any]) -> tuple[str, ...]:
+    """Those of ``NEW_STYLE`` or ``OLD_STYLE`` that the constructor takes."""
+    style = OLD_STYLE if is_old_style(model_class) else NEW_STYLE
+    names, _, takes_any = _parameters(model_class.__init__)
+    return tuple(name for name in style if name in names or takes_any)
+
+
+def constructor_fault(model_class: type[Any]) -> str | None:
+    """What keeps the class from being constructed, or ``None``."""
+    given = constructor_arguments(model_class)
+    if not given or given == ("prefix",):
         return "is not constructed as __init__(*, vllm_config, prefix='')"
-    if not _accepts(model_class.forward, ("input_ids", "positions")):
+    _, required, _ = _parameters(model_class.__init__)
+    unknown = ", ".join(repr(name) for name in required if name not in given)
+    return f"has a constructor that needs {unknown}, which nobody gives" if unknown else None
+
+
+def _forward_fault(model_class: type[Any]) -> str | None:
+    names, required, takes_any = _parameters(model_class.forward)
+    if not takes_any and not {"input_ids", "positions"} <= set(names):
         return "has a forward that does not accept input_ids and positions"
-    return None
+    unknown = ", ".join(repr(name) for name in required if name not in _FORWARD)
+    return f"has a forward that needs {unknown}, which nobody gives" if unknown else None
 
 
-def _accepts(function: Any, names: Sequence[str]) -> bool:
-    parameters = inspect.signature(function).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return takes_any or all(name in parameters for name in names)
+def _parameters(function: Any) -> tuple[list[str], list[str], bool]:
+    """Names of the parameters but the first (``self``), those without a default, and whether any
+    keyword is taken."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = [p for p in parameters if p.kind not in several]
+    required = [p.name for p in named if p.default is inspect.Parameter.empty]
+    return [p.name for p in named], required, takes_any
 
 
 def _say(name: str, claim: Claim, fault: str) -> str:

@@ -51,9 +51,9 @@ NAME_KEYS = ("hidden_act", "hidden_activation", "activation_function")
 
 ROPE_KEYS = ("rope_scaling", "rope_parameters")
 """Two names for one table; both may be there."""
+MAX_ROPE_FACTOR = 10**6
 ROPE_FACTORS = (
     "rope_theta",
-    "factor",
     "low_freq_factor",
     "high_freq_factor",
     "attention_factor",
@@ -135,6 +135,8 @@ def _wrong_rotation(at: str, table: Any) -> Wrong:
         yield from _unless(table, key, _is_name, _NAME, at)
     for key in ROPE_FACTORS:
         yield from _unless(table, key, _is_factor, _NUMBER, at)
+    stretch = f"a number above 0, at most {MAX_ROPE_FACTOR}"
+    yield from _unless(table, "factor", _is_stretch, stretch, at)
     for key in ("mscale", "mscale_all_dim"):
         yield from _unless(table, key, _is_weight, "a number, at least 0", at)
     yield from _unless(table, "partial_rotary_factor", _is_share, _SHARE, at)
@@ -194,6 +196,10 @@ def _is_factor(value: Any) -> bool:
 
 def _is_share(value: Any) -> bool:
     return _is_factor(value) and value <= 1
+
+
+def _is_stretch(value: Any) -> bool:
+    return _is_factor(value) and value <= MAX_ROPE_FACTOR
 
 
 def _is_flag(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,60 @@ class NotAModel:
 
 
 class OldModel(nn.Module):
-    def __init__(self, config: Any) -> None:
+    def __init__(
+        self,
+        config: Any,
+        cache_config: Any = None,
+        quant_config: Any = None,
+        *,
+        prefix: str = "",
+        **kwargs: Any,
+    ) -> None:
         super().__init__()
+        self.given = (config, cache_config, quant_config, prefix, kwargs)
+        self.norm = nn.Linear(config.hidden_size, 1)
 
     def forward(self, input_ids: Any, positions: Any) -> None: ...
 
     embed_input_ids = compute_logits = load_weights = forward
+
+
+class AnyKeywords(OldModel):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(kwargs["vllm_config"].model_config.hf_config, prefix=kwargs["prefix"])
+
+
+class NoPrefix(OldModel):
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config.model_config.hf_config)
+
+
+class OtherStyle(OldModel):
+    def __init__(self, settings: Any, prefix: str = "") -> None:
+        super().__init__(settings)
+
+
+class AsksForMore(OldModel):
+    def __init__(self, config: Any, tokenizer: Any) -> None:
+        super().__init__(config)
+
+
+class OldForward(OldModel):
+    def forward(self, input_ids: Any, positions: Any, kv_caches: Any) -> None: ...  # type: ignore[override]
+
+
+class NeedsAField(OldModel):
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config.model_config.hf_config)
+        print(vllm_config.model_config.hf_text_config.number_of_wheels)
+
+
+class HasAFault(NeedsAField):
+    number: int
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        nn.Module.__init__(self)
+        print(self.number)
 
 
 class NoLogits(nn.Module):
@@ -69,7 +118,19 @@ class NoPositions(nn.Module):
 class Entries:
     @hookimpl
     def register_model(self) -> list[ModelEntry]:
-        models = (NotAModel, OldModel, NoLogits, NoPositions)
+        models = (
+            NotAModel,
+            NoLogits,
+            NoPositions,
+            OldModel,
+            AnyKeywords,
+            NoPrefix,
+            OtherStyle,
+            AsksForMore,
+            OldForward,
+            NeedsAField,
+            HasAFault,
+        )
         return [ModelEntry(model.__name__, model) for model in models]
 
     @hookimpl
@@ -202,7 +263,9 @@ def test_the_first_registered_architecture_wins(host: Any) -> None:
     ("name", "fault"),
     [
         ("NotAModel", "not a subclass of torch.nn.Module"),
-        ("OldModel", "__init__"),
+        ("OtherStyle", r"is not constructed as __init__\(\*, vllm_config, prefix=''\)"),
+        ("AsksForMore", "constructor that needs 'tokenizer', which nobody gives"),
+        ("OldForward", "forward that needs 'kv_caches', which nobody gives"),
         ("NoLogits", "lacks the method 'compute_logits'"),
         ("NoPositions", "does not accept input_ids and positions"),
     ],
@@ -212,3 +275,49 @@ def test_a_class_that_breaks_the_contract_is_refused_with_its_owner(
 ) -> None:
     with pytest.raises(PluginError, match=rf"object:.*Entries.*{name}.*{fault}"):
         resolve_architecture([name], host)
+
+
+def build(tiny_llama: Path, name: str) -> Any:
+    config = make_vllm_config(tiny_llama)
+    config.model_config.architectures = [name]
+    return config, initialize_model(config, prefix="here")
+
+
+def test_an_old_style_constructor_gets_parts_of_the_configuration(
+    host: Any, tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, model = build(tiny_llama, "OldModel")
+    hf_config, cache_config, quant_config, prefix, others = model.given
+    assert hf_config is config.model_config.hf_config
+    assert cache_config is config.cache_config
+    assert quant_config is None
+    assert prefix == "here"
+    assert set(others) == {"lora_config", "scheduler_config"}
+    assert re.search(
+        r"model OldModel of object:\S*Entries\S* is constructed in an old", caplog.text
+    )
+
+
+def test_constructors_of_the_new_style_get_what_they_take(
+    host: Any, tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert build(tiny_llama, "AnyKeywords")[1].given[3] == "here"
+    assert build(tiny_llama, "NoPrefix")[1].given[3] == ""
+    assert "old style" not in caplog.text
+
+
+def test_a_field_that_a_model_needs_and_the_checkpoint_lacks_is_named(
+    host: Any, tiny_llama: Path
+) -> None:
+    message = r"tiny-llama: .*nothing under 'number_of_wheels'; expected .*NeedsAField of object:"
+    with pytest.raises(ModelFileError, match=message):
+        build(tiny_llama, "NeedsAField")
+    with pytest.raises(AttributeError, match="no attribute 'number'"):  # a fault of the class
+        build(tiny_llama, "HasAFault")
+
+
+def test_a_llama_without_its_norms_epsilon_is_refused(tiny_llama: Path) -> None:
+    config = make_vllm_config(tiny_llama)
+    del config.model_config.hf_config.rms_norm_eps
+    with pytest.raises(ModelFileError, match=r"nothing under 'rms_norm_eps'.*LlamaForCausalLM"):
+        load_model(config)
