@@ -30,7 +30,7 @@ from .config import (
     SchedulerConfig,
 )
 from .environment import default_cache_dir
-from .errors import ConfigError, HookserveError, ModelFileError, cut
+from .errors import ConfigError, HookserveError, ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
 from .regular_file import read_json_object
 from .sampling_rules import RULE_OF
@@ -243,7 +243,7 @@ class EngineArgs:
         self._check_fields(files, _text_config(hf_config))
         dtype, reason = self._choose_dtype(files, hf_config, host)
         reference = self.model or DEFAULT_MODEL
-        tokenizer = self._resolve("tokenizer", self.tokenizer, host) if self.tokenizer else None
+        tokenizer = self._resolve_tokenizer(self.tokenizer, host) if self.tokenizer else None
         names = self.served_model_name or (
             (DEFAULT_SERVED_NAME,) if self.model is None else (reference,)
         )
@@ -354,6 +354,13 @@ class EngineArgs:
             f"(model sources: {', '.join(registry.names()) or 'none'})",
         )
 
+    def _resolve_tokenizer(self, reference: str, host: Host) -> str:
+        """Sources speak of a model: name the flag that gave this path."""
+        try:
+            return self._resolve("tokenizer", reference, host)
+        except (ModelFileError, ModelSourceError) as error:
+            raise type(error)(f"--tokenizer {reference!r}: {error}") from error
+
     def _check_fields(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
         for key, expected in find_wrong_fields(text_config):
             is_stated, value = value_at(text_config, key)
@@ -369,7 +376,11 @@ class EngineArgs:
         elif choice == "vllm":
             found = {}
         else:
-            found = _read_json(os.path.join(choice, "generation_config.json"), self, choice)
+            try:
+                found = read_json_object(os.path.join(choice, "generation_config.json"))
+            except ModelFileError as error:
+                expected = f"auto, vllm, or a folder with a readable file ({error})"
+                raise self._refuse("generation_config", choice, expected) from error
         for key, value in self.override_generation_config.items():
             if key not in GENERATION_KEYS:
                 raise self._refuse("override_generation_config", key, "one of", GENERATION_KEYS)
@@ -555,15 +566,6 @@ def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
             f"configuration, found {names!r}; state it with --hf-overrides"
         )
     return tuple(names)
-
-
-def _read_json(path: str, args: EngineArgs, given: str) -> dict[str, Any]:
-    try:
-        return read_json_object(path)
-    except ModelFileError as error:
-        raise args._refuse(
-            "generation_config", given, f"auto, vllm, or a folder with a readable file ({error})"
-        ) from error
 
 
 def _import_platform(claim: Claim, host: Host) -> Any:

@@ -246,7 +246,7 @@ def test_a_platform_cannot_make_a_checkpoint_quantized(
         "        config.model_config.hf_config.quantization_config = {'quant_method': 'x'}\n"
         "@hookimpl\ndef platform(): return 'quantizing:Quantizing'\n"
     )
-    with pytest.raises(ModelFileError, match="file:quantizing left.*quantized with 'x'"):
+    with pytest.raises(ModelFileError, match=r"file:quantizing left.*quantized with 'x'"):
         build(front(plugin), model)
 
 
@@ -315,8 +315,10 @@ def test_a_tokenizer_of_its_own_goes_through_the_sources(
 ) -> None:
     other = write_tiny_llama(tmp_path / "other")
     assert build(host, tiny_llama, tokenizer=str(other)).model.tokenizer == str(other)
-    with pytest.raises(ModelFileError):
+    with pytest.raises(ModelFileError, match=r"--tokenizer '.*no': .*no such file or folder"):
         build(host, tiny_llama, tokenizer=str(tmp_path / "no"))
+    with pytest.raises(ConfigError, match=r"^--tokenizer 'nothing'.*: expected a folder or"):
+        build(host, tiny_llama, tokenizer="nothing")
 
 
 # -- workers -------------------------------------------------------------------------------------
