@@ -98,8 +98,9 @@ class LogitEdits:
             biased = _below(self._bias_ids, len(logits))
             logits[biased] += self._bias[: len(biased)]
         if self._penalties is not None:
-            # A repetition penalty near zero overflows; the sampler fails the request for it.
-            with np.errstate(over="ignore"):
+            # A repetition penalty may be too great or too small for float32; the sampler then fails
+            # the request alone.
+            with np.errstate(all="ignore"):
                 self._penalties.apply(logits)
 
 

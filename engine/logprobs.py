@@ -27,12 +27,12 @@ def compute_logprobs(
     values = logits.float()
     vocab_size = values.shape[1]
     count = vocab_size if num_logprobs < 0 else min(num_logprobs, vocab_size)
-    chosen = values.gather(1, token_ids[:, None])
-    ranks = (values >= chosen).sum(dim=1)
-    best = values.topk(count, dim=1)
-    places = torch.cat([token_ids[:, None], best.indices], dim=1)
-    # The whole row's sum once; the softmax itself is needed at few places only.
-    logprobs = torch.cat([chosen, best.values], dim=1) - values.logsumexp(dim=1, keepdim=True)
+    places = token_ids[:, None]
+    # Among logits: rounding may make two log-probabilities equal that are not.
+    ranks = (values >= values.gather(1, places)).sum(dim=1)
+    if count:
+        places = torch.cat([places, values.topk(count, dim=1).indices], dim=1)
+    logprobs = values.log_softmax(dim=1).gather(1, places)
     rows = zip(places.tolist(), logprobs.tolist(), ranks.tolist(), strict=True)
     return [TokenLogprobs(*row) for row in rows]
 

@@ -25,17 +25,27 @@ class Penalties:
       lowered by ``c * frequency + (c > 0) * presence``.
     """
 
-    __slots__ = ("_counts", "_divisors", "_frequency", "_presence", "_repetition", "_subtracted")
+    __slots__ = (
+        "_counts",
+        "_divisors",
+        "_frequency",
+        "_presence",
+        "_repetition",
+        "_scratch",
+        "_subtracted",
+    )
 
     def __init__(
         self, params: SamplingParams, prompt_token_ids: Sequence[int], vocab_size: int
     ) -> None:
-        self._repetition = params.repetition_penalty
+        with np.errstate(over="ignore"):  # what becomes infinite fails the request when sampled
+            self._repetition = np.float32(params.repetition_penalty)
         self._frequency = params.frequency_penalty
         self._presence = params.presence_penalty
         self._divisors: Row | None = None
         """[vocab]: 1 for tokens that have not been seen."""
         if self._repetition != 1.0:
+            self._scratch = np.empty(vocab_size, dtype=np.float32)
             self._divisors = np.ones(vocab_size, dtype=np.float32)
             self._divisors[np.asarray(prompt_token_ids, dtype=np.int64)] = self._repetition
         self._subtracted: Row | None = None
@@ -72,6 +82,11 @@ class Penalties:
         """
         if self._divisors is not None:
             divisors = self._divisors[: len(logits)]
-            np.copyto(logits, np.where(logits > 0, logits / divisors, logits * divisors))
+            positive = self._scratch[: len(logits)]
+            np.maximum(logits, 0.0, out=positive)
+            np.divide(positive, divisors, out=positive)
+            np.minimum(logits, 0.0, out=logits)
+            np.multiply(logits, divisors, out=logits)
+            logits += positive
         if self._subtracted is not None:
             logits -= self._subtracted[: len(logits)]

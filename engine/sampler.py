@@ -173,7 +173,7 @@ def _describe_edited(greatest: float) -> str:
             "No token is left to choose for this request: allowed_token_ids, bad_words and "
             "min_tokens together exclude every token."
         )
-    return "repetition_penalty makes this request's logits too great for 32-bit numbers."
+    return "repetition_penalty takes the logits of this request out of the range of 32-bit numbers."
 
 
 def make_buffer(vocab: int) -> Row:

@@ -155,6 +155,16 @@ def test_greedy_and_random_rows_follow_their_edits_and_others_do_not():
     assert torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("repetition", [1e-300, 1e300])
+def test_a_repetition_penalty_beyond_float32_fails_its_request_alone(repetition):
+    params = [SamplingParams(repetition_penalty=repetition, temperature=0), SamplingParams()]
+    metadata = metadata_of(params, prompt=[4])
+    output = Sampler().forward(torch.zeros(2, 8), metadata)
+    assert set(output.errors) == {0}
+    assert "repetition_penalty" in output.errors[0]
+    metadata.edits[0].append(2)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_request_that_allows_nothing_fails_alone_with_a_sentence(temperature):
     logits = torch.zeros(3, 8)
