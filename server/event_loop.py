@@ -71,13 +71,14 @@ def _end_tasks(loop: asyncio.AbstractEventLoop, budget_s: float) -> None:
 def leave_if_stuck(code: int) -> None:
     """End the process at once with ``code`` if a thread would keep it from ending by itself."""
     deadline = time.monotonic() + END_BUDGET_S
-    for thread in threading.enumerate():
-        if thread is threading.current_thread() or thread.daemon:
-            continue
+    own = threading.current_thread()
+    threads = [each for each in threading.enumerate() if each is not own and not each.daemon]
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            logger.warning("thread %s does not end; it is left behind", thread.name)
-            _leave(code)
+    stuck = sorted({thread.name for thread in threads if thread.is_alive()})
+    if stuck:
+        logger.warning("these threads do not end and are left behind: %s", ", ".join(stuck))
+        _leave(code)
 
 
 def _leave(code: int) -> NoReturn:

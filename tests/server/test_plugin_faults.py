@@ -288,4 +288,4 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> N
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ
     )
     assert done.returncode == 9
-    assert "thread sleeper does not end" in done.stderr
+    assert "left behind: sleeper" in done.stderr
