@@ -15,22 +15,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookserve.ops.context import get_tp_group
 from hookserve.ops.parameter import copy_weight, set_weight_attrs
 
 __all__ = [
     "AutoWeightsLoader",
     "IntermediateTensors",
     "WeightsMapper",
+    "composed_weight_loader",
     "default_weight_loader",
     "extract_layer_index",
     "make_empty_intermediate_tensors_factory",
     "make_layers",
     "maybe_prefix",
     "set_weight_attrs",
+    "sharded_weight_loader",
 ]
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-ShardId = int | str
+ShardId = int | str | list[int] | list[str]
 
 
 def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
@@ -44,13 +47,43 @@ def default_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> N
     copy_weight(param.data, loaded_weight, "the weight")
 
 
+def sharded_weight_loader(shard_axis: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """A loader that takes this rank's part of a tensor, cut along ``shard_axis``."""
+
+    def load(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
+        size = param.shape[shard_axis]
+        start = get_tp_group().rank * size
+        if loaded_weight.shape[shard_axis] < start + size:
+            raise ValueError(
+                f"{list(loaded_weight.shape)} holds no part {get_tp_group().rank} of {size} "
+                f"along dimension {shard_axis}"
+            )
+        default_weight_loader(param, loaded_weight.narrow(shard_axis, start, size))
+
+    return load
+
+
+def composed_weight_loader(
+    loader: Callable[[torch.Tensor, torch.Tensor], None],
+    fn: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """A loader that calls ``loader``, then replaces what lies in the parameter by ``fn`` of it."""
+
+    def load(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
+        loader(param, loaded_weight)
+        param.data.copy_(fn(param))
+
+    return load
+
+
 @dataclass
 class WeightsMapper:
     """Renames a checkpoint's weights to the model's, in the order of the fields.
 
     A target of ``None`` drops the weight. ``orig_to_new_stacked`` maps a part of a name to the
-    fused parameter's name and the weight's place in it, ``(new, shard_id)``; the place travels
-    as the attribute ``shard_id`` of the tensor.
+    fused parameter's name and the weight's place in it, ``(new, shard_id)``, or a list of places
+    where the weight holds several, one after another; the place travels as the attribute
+    ``shard_id`` of the tensor.
     """
 
     orig_to_new_renaming: list[tuple[str, str]] = field(default_factory=list)
@@ -170,7 +203,7 @@ class AutoWeightsLoader:
                 yield from (_join(prefix, name) for name in loaded)
             return
         children = dict(module.named_children())
-        tensors = dict(module.named_parameters(recurse=False))
+        tensors = _loadable(module)
         for child, group in _group_by_child(weights):
             name = _join(prefix, child)
             if child in children:
@@ -180,7 +213,7 @@ class AutoWeightsLoader:
             else:
                 self._refuse_unless_ignored(name, group, module, prefix)
 
-    def _load_param(self, name: str, param: nn.Parameter, weights: Weights) -> Iterator[str]:
+    def _load_param(self, name: str, param: torch.Tensor, weights: Weights) -> Iterator[str]:
         for rest, tensor in weights:
             if rest:
                 raise ValueError(f"unexpected weight {_join(name, rest)!r}: {name!r} is a weight")
@@ -198,14 +231,24 @@ class AutoWeightsLoader:
             if full.startswith(self._prefixes) or full.endswith(self._suffixes):
                 continue
             known = [child for child, _ in module.named_children()]
-            known += [param for param, _ in module.named_parameters(recurse=False)]
+            known += _loadable(module)
             raise ValueError(
                 f"unexpected weight {full!r}: {prefix or 'the model'} has "
                 f"{', '.join(known) or 'no weights'}"
             )
 
 
-def load_weight(param: nn.Parameter, tensor: torch.Tensor) -> None:
+def _loadable(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's own parameters, and the buffers that a checkpoint of it would hold."""
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=False))
+    left_out = module._non_persistent_buffers_set
+    for name, buffer in module.named_buffers(recurse=False):
+        if name not in left_out:
+            tensors[name] = buffer
+    return tensors
+
+
+def load_weight(param: torch.Tensor, tensor: torch.Tensor) -> None:
     """Load one tensor by its parameter's loader, into the place that ``shard_id`` names."""
     loader: Callable[..., None] = getattr(param, "weight_loader", default_weight_loader)
     shard_id = getattr(tensor, "shard_id", None)

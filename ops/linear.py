@@ -300,12 +300,16 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         self,
         param: nn.Parameter,
         loaded_weight: torch.Tensor,
-        loaded_shard_id: int | None = None,
+        loaded_shard_id: int | Sequence[int] | None = None,
     ) -> None:
-        """Load output ``loaded_shard_id``, or with ``None`` all of them from a fused weight."""
+        """Load output ``loaded_shard_id``; with several, or ``None`` for all, from one weight in
+        which they lie one after another."""
         if loaded_shard_id is None:
-            parts = torch.split(loaded_weight, self.output_sizes)
-            for shard_id, part in enumerate(parts):
+            loaded_shard_id = range(len(self.output_sizes))
+        if not isinstance(loaded_shard_id, int):
+            sizes = [self.output_sizes[shard_id] for shard_id in loaded_shard_id]
+            parts = _split(loaded_weight, sizes, self.prefix)
+            for shard_id, part in zip(loaded_shard_id, parts, strict=True):
                 self.weight_loader(param, part, shard_id)
             return
         start = sum(self.output_partition_sizes[:loaded_shard_id])
@@ -366,14 +370,20 @@ class QKVParallelLinear(ColumnParallelLinear):
         self,
         param: nn.Parameter,
         loaded_weight: torch.Tensor,
-        loaded_shard_id: str | None = None,
+        loaded_shard_id: str | Sequence[str] | None = None,
     ) -> None:
-        """Load ``"q"``, ``"k"`` or ``"v"``, or with ``None`` all three from a fused weight."""
+        """Load ``"q"``, ``"k"`` or ``"v"``; with several, or ``None`` for all, from one weight in
+        which they lie one after another."""
         if loaded_shard_id is None:
-            q_size = self.total_num_heads * self.head_size
-            kv_size = self.total_num_kv_heads * self.head_size
-            parts = torch.split(loaded_weight, [q_size, kv_size, kv_size])
-            for shard_id, part in zip("qkv", parts, strict=True):
+            loaded_shard_id = ("q", "k", "v")
+        if not isinstance(loaded_shard_id, str):
+            heads = {"q": self.total_num_heads}
+            sizes = [
+                heads.get(shard_id, self.total_num_kv_heads) * self.head_size
+                for shard_id in loaded_shard_id
+            ]
+            parts = _split(loaded_weight, sizes, self.prefix)
+            for shard_id, part in zip(loaded_shard_id, parts, strict=True):
                 self.weight_loader(param, part, shard_id)
             return
         index = "qkv".index(loaded_shard_id)
@@ -446,6 +456,15 @@ def _divide(size: int, parts: int, prefix: str, what: str) -> int:
             f"{prefix or 'a linear layer'}: {size} {what} cannot be split evenly over {parts} ranks"
         )
     return size // parts
+
+
+def _split(weight: torch.Tensor, sizes: list[int], prefix: str) -> tuple[torch.Tensor, ...]:
+    if weight.shape[0] != sum(sizes):
+        raise ValueError(
+            f"{prefix}: a weight of {weight.shape[0]} rows does not hold parts of "
+            f"{', '.join(map(str, sizes))}"
+        )
+    return torch.split(weight, sizes)
 
 
 def _slice(tensor: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:

@@ -11,13 +11,16 @@ from torch import nn
 from hookserve.engine.weights import (
     AutoWeightsLoader,
     WeightsMapper,
+    composed_weight_loader,
     default_weight_loader,
     extract_layer_index,
     make_empty_intermediate_tensors_factory,
     make_layers,
     maybe_prefix,
     set_weight_attrs,
+    sharded_weight_loader,
 )
+from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 
 def test_rules_apply_in_their_order() -> None:
@@ -59,6 +62,12 @@ def test_mappers_merge_and_lose_their_stacked_part_on_request() -> None:
     )
     assert merged.map_name("a.q") == "b.qkv"
     assert merged.get_rename_mapper().map_name("a.q") == "b.q"
+
+
+def test_a_weight_that_holds_several_places_carries_all_of_them() -> None:
+    mapper = WeightsMapper(orig_to_new_stacked={".kv_proj": (".qkv_proj", ["k", "v"])})
+    ((name, tensor),) = mapper.apply([("l.kv_proj.weight", torch.zeros(1))])
+    assert (name, tensor.shard_id) == ("l.qkv_proj.weight", ["k", "v"])  # type: ignore[attr-defined]
 
 
 class Inner(nn.Module):
@@ -125,6 +134,28 @@ def test_ignored_names_are_left_out() -> None:
 def test_a_wrong_shape_names_the_weight_and_both_shapes() -> None:
     with pytest.raises(ValueError, match=r"'inner\.lin\.weight'.*\[3, 2\].*expects \[2, 2\]"):
         AutoWeightsLoader(Outer()).load_weights([("inner.lin.weight", torch.zeros(3, 2))])
+
+
+def test_buffers_of_a_checkpoint_are_loaded_and_others_are_not() -> None:
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("scratch", torch.zeros(1), persistent=False)
+    values = {name: torch.full_like(tensor, 3) for name, tensor in model.state_dict().items()}
+    loaded = AutoWeightsLoader(model).load_weights(values.items())
+    assert loaded == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+    assert model.running_var is not None
+    assert model.running_var.tolist() == [3.0, 3.0]
+    with pytest.raises(ValueError, match=r"unexpected weight 'scratch': .*running_var"):
+        AutoWeightsLoader(model).load_weights([("scratch", torch.zeros(1))])
+
+
+def test_loaders_that_cut_and_that_convert() -> None:
+    param = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
+    whole = torch.arange(8.0).view(2, 4)
+    with set_tp_group(TensorParallelGroup(1, 2)):
+        composed_weight_loader(sharded_weight_loader(1), torch.neg)(param, whole)
+        assert torch.equal(param, -whole[:, 2:])
+        with pytest.raises(ValueError, match=r"\[2, 3\] holds no part 1 of 2 along dimension 1"):
+            sharded_weight_loader(1)(param, whole[:, :3])
 
 
 def test_the_place_is_handed_to_the_parameters_loader() -> None:

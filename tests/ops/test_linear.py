@@ -104,6 +104,28 @@ def test_a_fused_checkpoint_weight_is_split() -> None:
     assert torch.equal(layer.weight, torch.cat([first, second]))
 
 
+def test_a_weight_that_holds_several_parts_is_split_among_them() -> None:
+    q, k, v, x, y, z = (torch.randn(rows, 5) for rows in (12, 6, 6, 4, 2, 8))
+    for rank in range(2):
+        with set_tp_group(TensorParallelGroup(rank, 2)):
+            qkv = QKVParallelLinear(5, 3, 4, 2, bias=False)
+            merged = MergedColumnParallelLinear(5, [4, 2, 8], bias=False)
+        load(qkv, torch.cat([v, k]), ["v", "k"])
+        load(qkv, q, "q")
+        load(merged, torch.cat([x, z]), [0, 2])
+        load(merged, y, 1)
+        assert torch.equal(qkv.weight, torch.cat([w.chunk(2)[rank] for w in (q, k, v)]))
+        assert torch.equal(merged.weight, torch.cat([w.chunk(2)[rank] for w in (x, y, z)]))
+
+
+def test_a_fused_weight_of_other_parts_is_refused() -> None:
+    layer = QKVParallelLinear(5, 3, 4, 2, bias=False, prefix="a.qkv_proj")
+    with pytest.raises(ValueError, match=r"a\.qkv_proj: a weight of 20 rows .* 12, 6, 6"):
+        load(layer, torch.zeros(20, 5))
+    with pytest.raises(ValueError, match=r"a\.qkv_proj: a weight of 20 rows .* 6, 6"):
+        load(layer, torch.zeros(20, 5), ["k", "v"])
+
+
 def test_qkv_of_two_ranks_takes_each_its_heads() -> None:
     head, hidden = 3, 5
     q, k, v = (torch.randn(heads * head, hidden) for heads in (4, 2, 2))
