@@ -46,6 +46,16 @@ def test_a_request_for_which_nothing_is_possible_fails_alone_when_it_is_so(make_
     assert core.scheduler.kv_cache.usage == 0.0
 
 
+def test_a_scored_prompt_is_computed_whole_though_it_is_cached(make_core, run_all):
+    core = make_core()
+    prompt = list(range(12))
+    core.add_request(make_request("first", prompt))
+    run_all(core)
+    core.add_request(make_request("scored", prompt, prompt_logprobs=0))
+    core.add_request(make_request("third", prompt))
+    assert core.scheduler.schedule().num_scheduled_tokens == {"scored": 12, "third": 4}
+
+
 def test_without_max_tokens_a_request_takes_all_that_is_left(make_core, run_all):
     core = make_core(max_model_len=24)
     core.add_request(make_request("a", [1, 2, 3], max_tokens=None))
