@@ -93,7 +93,8 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
             continue
         new = _plain(value, path, owner)
         shown = "nothing" if old is _MISSING else repr(old)
-        logger.info("%s changed %s from %.120s to %.120s", owner, path, shown, repr(new))
+        level = logging.DEBUG if old == "auto" else logging.INFO  # what was left open is no change
+        logger.log(level, "%s changed %s from %.120s to %.120s", owner, path, shown, repr(new))
         place = _STRUCT_FIELDS.get(path)
         if place is None:
             struct["tree_changes"][path] = new

@@ -10,7 +10,7 @@ import datetime
 import torch
 import torch.distributed as dist
 
-from hookserve.ops.context import PeerLostError, TensorParallelGroup
+from hookserve.ops.context import TensorParallelGroup
 
 from .errors import ConfigError, WorkerError
 
@@ -56,15 +56,7 @@ def join_ranks(
     return TensorParallelGroup(rank, world_size, dist.group.WORLD)
 
 
-def leave_ranks(group: TensorParallelGroup) -> None:
+def leave_ranks() -> None:
     """Part from the other ranks, in no order."""
-    if group.world_size > 1 and dist.is_initialized():
+    if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def lost_a_peer(error: BaseException) -> bool:
-    """Whether another rank's end is behind this error, whoever has wrapped it since."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, PeerLostError):
-        cause = cause.__cause__
-    return cause is not None

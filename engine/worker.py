@@ -13,7 +13,6 @@ from hookserve.hookspecs import current
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
-from .distributed import join_ranks, leave_ranks
 from .errors import ConfigError
 from .model_runner import ModelRunner
 from .platform import Platform
@@ -79,6 +78,8 @@ class Worker:
             self.platform.set_device(self.device)
             self.platform.manual_seed_all(self.vllm_config.model_config.seed)
         if self.world_size > 1:
+            from .distributed import join_ranks
+
             self.tp_group = join_ranks(
                 self.platform.dist_backend,
                 self.distributed_init_method,
@@ -153,7 +154,10 @@ class Worker:
 
     def shutdown(self) -> None:
         self.model_runner = None
-        leave_ranks(self.tp_group)
+        if self.tp_group.world_size > 1:
+            from .distributed import leave_ranks
+
+            leave_ranks()
 
 
 def weight_bytes(model: torch.nn.Module) -> int:

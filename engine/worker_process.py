@@ -19,6 +19,7 @@ import msgspec
 from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.errors import HostError, describe_error
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.ops.errors import PeerLostError
 
 from .channel import ChannelClosed, ChannelError
 from .child_process import ChildProcess, describe_failure, run_child
@@ -132,10 +133,16 @@ class WorkerProcess(ChildProcess):
 
     def _let_the_engine_speak_first(self, error: BaseException) -> None:
         """A rank that lost another one knows less of it than the engine, which ends it."""
-        from .distributed import lost_a_peer
-
         if lost_a_peer(error):
             self.channel.wait(ROOT_CAUSE_S)
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether another rank's end is behind this error, whoever has wrapped it since."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, PeerLostError):
+        cause = cause.__cause__
+    return cause is not None
 
 
 def _say(error: BaseException) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .errors import PeerLostError
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -136,10 +138,6 @@ def set_model_context(
 def get_model_context() -> ModelContext | None:
     """The context of the model that is being built, if any."""
     return _model.get()
-
-
-class PeerLostError(RuntimeError):
-    """Another rank ended, or cannot be reached, while this one was waiting for it."""
 
 
 @dataclass(slots=True)
