@@ -15,7 +15,7 @@ from . import wire_completions as wire
 from .choice import Choice, fold_choices
 from .errors import bad_request
 from .generation import Generation
-from .limits import check_num_prompts
+from .limits import MAX_PROMPTS, check_num_prompts
 from .openai_request import read_request, reply_id, serving_of
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
@@ -41,9 +41,11 @@ async def create_completion(request: Request) -> Response:
     limits = serving.limits
     num_logprobs = _num_logprobs(wanted)
     num_top = limits.num_logprobs(num_logprobs, "logprobs")
-    check_server_side(wanted, limits, serving.engine_config.scheduler.policy)
+    check_server_side(wanted, serving.engine_config.scheduler.policy)
     prompts = await _token_prompts(serving, wanted)
     check_choices(wanted, len(prompts), wanted.best_of)
+    num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts)
+    limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
     params = sampling_params(
         wanted,
         serving.defaults,
@@ -93,6 +95,7 @@ async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> list[li
     Raises:
         ApiError: 400 for an empty prompt, a mixed list, or ids beyond the vocabulary.
     """
+    _check_num_items(wanted.prompt, serving.engine_config.model.max_model_len)
     texts, token_lists = split_prompt(wanted.prompt)
     check_num_prompts(len(texts) + len(token_lists))
     for path, ids in token_lists.items():
@@ -102,6 +105,26 @@ async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> list[li
         if not prompt:
             raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
     return prompts
+
+
+def _check_num_items(prompt: str | list[int | str | list[int]] | None, max_model_len: int) -> None:
+    """Refuse lists that are too long in every reading, before anything looks at each item."""
+    if not isinstance(prompt, list):
+        return
+    if len(prompt) > max(max_model_len, MAX_PROMPTS):
+        raise bad_request(
+            f"prompt has {len(prompt)} items; a prompt may have {max_model_len} tokens, and a "
+            f"request {MAX_PROMPTS} prompts",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    for i, item in enumerate(prompt):
+        if isinstance(item, list) and len(item) > max_model_len:
+            raise bad_request(
+                f"prompt[{i}] has {len(item)} tokens; the model's context has {max_model_len}",
+                param=f"prompt[{i}]",
+                code="context_length_exceeded",
+            )
 
 
 def split_prompt(
@@ -169,19 +192,24 @@ class _Reply:
         """The fold of the stream: the same deltas, joined."""
         generation = self._generation
         choices = await fold_choices(generation)
+        about_prompts = [self._writer.prompt(each) for each in generation.prompt_logprobs]
         return msgspec.json.encode(
             {
                 "id": reply_id("cmpl"),
                 "object": wire.OBJECT,
                 "created": int(time.time()),
                 "model": generation.model,
-                "choices": [self._choice(index, each) for index, each in enumerate(choices)],
+                "choices": [
+                    self._choice(index, choice, about_prompts[choice.prompt_index])
+                    for index, choice in enumerate(choices)
+                ],
                 "usage": _usage(generation),
             }
         )
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        about_prompt = self._generation.prompt_logprobs[choice.prompt_index]
+    def _choice(
+        self, index: int, choice: Choice, about_prompt: list[dict[str, Any] | None] | None
+    ) -> dict[str, Any]:
         prompt = self._generation.prompts[choice.prompt_index]
         return wire.choice(
             index,
@@ -191,7 +219,7 @@ class _Reply:
             self._writer.completion(choice.logprobs, choice.text_offsets),
             token_ids=choice.token_ids if self._with_ids else None,
             prompt_token_ids=prompt if self._with_ids else None,
-            prompt_logprobs=self._writer.prompt(about_prompt),
+            prompt_logprobs=about_prompt,
         )
 
 

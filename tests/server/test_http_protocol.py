@@ -290,6 +290,28 @@ def test_a_body_of_very_many_small_parts_is_refused_before_it_is_decoded(
     assert reply.json()["error"]["code"] == "body_too_complex"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "param"), [([1] * 2000, "prompt"), ([[1], [1] * 2000], "prompt[1]")]
+)
+def test_a_prompt_of_too_many_tokens_is_refused_before_each_is_looked_at(
+    serve_script: Any, prompt: list[Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hookserve.server import openai_completions
+
+    def never(prompt: Any) -> Any:
+        raise AssertionError("it was looked at")
+
+    async def run() -> Any:
+        async with serve_script(say("a")) as served:
+            monkeypatch.setattr(openai_completions, "split_prompt", never)
+            return await served.http.post("/v1/completions", json={"prompt": prompt})
+
+    reply = asyncio.run(run())
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+
+
 # -- a client that says that it will write no more -------------------------------------------------
 
 
