@@ -6,7 +6,7 @@ The inner model is the architecture's own business.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -22,9 +22,32 @@ from hookserve.ops.logits_processor import LogitsProcessor
 from hookserve.ops.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 
-class CausalLM(nn.Module):
+class Wrapper(nn.Module):
+    """Base: computes what the module under the name ``inner`` does."""
+
+    inner: ClassVar[str]
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """``[tokens]`` to ``[tokens, hidden]``."""
+        return getattr(self, self.inner).embed_input_ids(input_ids)  # type: ignore[no-any-return]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``[tokens]`` ids and positions to hidden states ``[tokens, hidden]``."""
+        return getattr(self, self.inner)(  # type: ignore[no-any-return]
+            input_ids, positions, intermediate_tensors, inputs_embeds
+        )
+
+
+class CausalLM(Wrapper):
     """Base: a subclass builds ``self.model``, then calls ``_init_head``."""
 
+    inner = "model"
     hf_to_vllm_mapper = WeightsMapper()
     """From the checkpoint's names to the model's; what the inner model maps itself is left out."""
     embedding_modules: dict[str, str] = {  # noqa: RUF012 - read by name, as plain data
@@ -58,22 +81,6 @@ class CausalLM(nn.Module):
 
     def _init_logits_processor(self, config: Any) -> LogitsProcessor:
         return LogitsProcessor(config.vocab_size, scale=getattr(config, "logit_scale", 1.0))
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """``[tokens]`` to ``[tokens, hidden]``."""
-        return self.model.embed_input_ids(input_ids)  # type: ignore[no-any-return]
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None,
-        positions: torch.Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """``[tokens]`` ids and positions to hidden states ``[tokens, hidden]``."""
-        return self.model(  # type: ignore[no-any-return]
-            input_ids, positions, intermediate_tensors, inputs_embeds
-        )
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """``[rows, hidden]`` to ``[rows, vocabulary]``, in the model's dtype."""

@@ -228,14 +228,20 @@ class LlamaDecoderLayer(nn.Module):
 
         ``residual`` is ``None`` in the first layer.
         """
+        hidden_states, residual = self._attend(positions, hidden_states, residual)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+    def _attend(
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What attention adds to the stream, and the stream before it."""
         if residual is None:
             residual = hidden_states
             hidden_states = self.input_layernorm(hidden_states)
         else:
             hidden_states, residual = self.input_layernorm(hidden_states, residual)
-        hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
-        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
-        return self.mlp(hidden_states), residual
+        return self.self_attn(positions=positions, hidden_states=hidden_states), residual
 
 
 class LlamaModel(nn.Module):

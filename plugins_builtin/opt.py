@@ -25,7 +25,7 @@ from hookserve.ops.linear import (
 )
 from hookserve.ops.vocab_parallel_embedding import VocabParallelEmbedding
 
-from .causal_lm import CausalLM
+from .causal_lm import CausalLM, Wrapper
 from .config_fields import refuse_field
 
 
@@ -198,8 +198,10 @@ class OPTDecoder(nn.Module):
         return hidden_states
 
 
-class OPTModel(nn.Module):
+class OPTModel(Wrapper):
     """The decoder under the name that checkpoints give it."""
+
+    inner = "decoder"
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -212,20 +214,6 @@ class OPTModel(nn.Module):
         )
         self.make_empty_intermediate_tensors = make_empty_intermediate_tensors_factory(
             ["hidden_states"], config.hidden_size
-        )
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.decoder.embed_input_ids(input_ids)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None,
-        positions: torch.Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return self.decoder(  # type: ignore[no-any-return]
-            input_ids, positions, intermediate_tensors, inputs_embeds
         )
 
 
