@@ -44,9 +44,7 @@ class InputProcessor:
         self.defaults = SamplingDefaults.from_model(config, tokenizer.eos_token_id)
         self._config = config
         self._template = choose_template(config.model.chat_template, tokenizer)
-        self._limits = ContextLimits(
-            config.model.max_model_len, kv_capacity, config.model.vocab_size
-        )
+        self._limits = ContextLimits.of(config, kv_capacity)
 
     def default_params(self) -> SamplingParams:
         """What applies where the caller gives no parameters: the model's own defaults."""
@@ -69,8 +67,8 @@ class InputProcessor:
 
         Raises:
             InvalidRequestError: the prompt has no tokens, does not fit, or has token ids that the
-                model does not have; or a priority is given where requests are served in their
-                order.
+                model does not have; too many log-probabilities are asked for; or a priority is
+                given where requests are served in their order.
             SamplingParamsError: parameters name such ids.
         """
         if priority and self._config.scheduler.policy != "priority":
@@ -86,6 +84,8 @@ class InputProcessor:
         if not token_ids:
             raise InvalidRequestError("prompt: it has no tokens", param="prompt")
         self._limits.check_token_ids(token_ids, "prompt")
+        self._limits.num_logprobs(params.logprobs, "logprobs")
+        self._limits.check_prompt_logprobs(params.prompt_logprobs, len(token_ids))
         max_tokens = self._limits.max_tokens(len(token_ids), None, params.max_tokens)
         return ReadyRequest(
             prompt.text,

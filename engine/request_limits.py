@@ -14,6 +14,9 @@ from .sampling_rules import RULE_OF
 
 logger = logging.getLogger(__name__)
 
+MAX_STEP_LOGPROBS = 2**22
+"""With their token ids they are at most 14 bytes each, so that one message holds them."""
+
 _WITHOUT_EFFECT = {"typical_p": 1.0, "num_beams": 1}
 
 
@@ -81,8 +84,25 @@ class ContextLimits:
     max_model_len: int
     kv_capacity: int
     vocab_size: int
-    max_logprobs: int = 20
+    max_logprobs: int
     """-1: as many as the vocabulary has."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @classmethod
+    def of(cls, config: EngineConfig, kv_capacity: int) -> ContextLimits:
+        """
+        Args:
+            kv_capacity: tokens that the whole KV cache holds.
+        """
+        return cls(
+            max_model_len=config.model.max_model_len,
+            kv_capacity=kv_capacity,
+            vocab_size=config.model.vocab_size,
+            max_logprobs=config.model.max_logprobs,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        )
 
     def max_tokens(self, num_prompt: int, asked: int | None, default: int | None) -> int:
         """Tokens that the request may generate.
@@ -138,7 +158,7 @@ class ContextLimits:
             path: what messages call the number.
 
         Raises:
-            InvalidRequestError: more than the server gives.
+            InvalidRequestError: more than the server gives, or than one step can tell of.
         """
         if asked is None:
             return None
@@ -151,7 +171,34 @@ class ContextLimits:
                 param=path,
                 code="invalid_value",
             )
+        self._check_step(path, asked, self.max_num_seqs * (1 + wanted))
         return wanted
+
+    def check_prompt_logprobs(self, asked: int | None, num_prompt_tokens: int) -> None:
+        """As ``num_logprobs``, for prompts of so many tokens together.
+
+        One step can end a prompt of several steps and, besides, as many shorter ones as its
+        tokens suffice for.
+
+        Raises:
+            InvalidRequestError: as ``num_logprobs``.
+        """
+        num_shown = self.num_logprobs(asked, "prompt_logprobs")
+        if num_shown is not None:
+            own = num_prompt_tokens * (1 + num_shown)
+            others = self.max_num_batched_tokens * (1 + num_shown)
+            count = own + min(others, (self.max_num_seqs - 1) * own)
+            self._check_step("prompt_logprobs", asked, count)
+
+    @staticmethod
+    def _check_step(path: str, asked: int | None, count: int) -> None:
+        if count > MAX_STEP_LOGPROBS:
+            raise InvalidRequestError(
+                f"{path}: {asked} could make {count} log-probabilities in one step, with all that "
+                f"may run together; {MAX_STEP_LOGPROBS} are the limit",
+                param=path,
+                code="invalid_value",
+            )
 
 
 def _too_long(message: str) -> InvalidRequestError:

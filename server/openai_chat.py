@@ -37,7 +37,7 @@ async def create_chat_completion(request: Request) -> Response:
     limits = serving.limits
     num_logprobs = _num_logprobs(wanted)
     num_top = limits.num_logprobs(num_logprobs, "top_logprobs")
-    check_server_side(wanted, limits, serving.engine_config.scheduler.policy)
+    check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
     if not wanted.messages:
         raise bad_request(
@@ -52,6 +52,7 @@ async def create_chat_completion(request: Request) -> Response:
             param="messages",
             code="empty_prompt",
         )
+    limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
     asked = wanted.max_completion_tokens or wanted.max_tokens
     params = sampling_params(
         wanted,

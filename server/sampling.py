@@ -152,13 +152,12 @@ def check_choices(fields: SamplingFields, num_prompts: int, best_of: int | None)
         )
 
 
-def check_server_side(fields: SamplingFields, limits: ContextLimits, policy: str) -> None:
+def check_server_side(fields: SamplingFields, policy: str) -> None:
     """Raise the 400 for what this server, as it was started, does not give.
 
     ``prompt_logprobs`` are in whole replies alone, and ``priority`` has a meaning where the
     scheduling policy is ``"priority"``.
     """
-    limits.num_logprobs(fields.prompt_logprobs, "prompt_logprobs")
     if fields.stream and fields.prompt_logprobs is not None:
         raise bad_request(
             "prompt_logprobs cannot be streamed", param="prompt_logprobs", code="invalid_value"

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
-from hookserve.engine.text.bad_words import bad_words_token_ids
 from hookserve.engine.stat_loggers import StatLoggers
+from hookserve.engine.text.bad_words import bad_words_token_ids
 from hookserve.engine.text.chat_template import (
     ChatTemplateError,
     choose_template,
@@ -62,13 +62,7 @@ class Serving:
 
     @property
     def limits(self) -> ContextLimits:
-        model = self.engine_config.model
-        return ContextLimits(
-            model.max_model_len,
-            self.client.kv_capacity_tokens,
-            model.vocab_size,
-            model.max_logprobs,
-        )
+        return ContextLimits.of(self.engine_config, self.client.kv_capacity_tokens)
 
     def model_name(self, requested: str | None) -> str:
         """The name to answer under: the requested one, or the first that is served.

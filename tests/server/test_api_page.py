@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hookserve.engine import request_limits
 from hookserve.server import sampling, wire_common
 from hookserve.server.wire_chat import ChatRequest
 from hookserve.server.wire_completions import CompletionRequest
@@ -34,6 +35,7 @@ def test_every_field_that_acts_is_named(page: str) -> None:
         (r"`bad_words` .*, (\d+) at most", wire_common.MAX_BAD_WORDS),
         (r"`bad_words` .* of (\d+) characters", wire_common.MAX_BAD_WORD_LEN),
         (r"`stop` .* of (\d+) at most", wire_common.MAX_STOP_STRINGS),
+        (r"by (\d+) log-probabilities", request_limits.MAX_STEP_LOGPROBS),
         (r"`cache_salt` .* (\d+) characters", wire_common.MAX_SALT_LEN),
     ],
 )

@@ -187,6 +187,31 @@ def test_how_many_logprobs_the_engine_is_asked_for(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("fields", "fits"),
+    [
+        # 257 tokens of the vocabulary and the token itself, of 32 requests in one step.
+        ({"logprobs": -1}, True),
+        ({"prompt_logprobs": -1}, True),
+        ({"prompt_logprobs": -1, "prompt": ["a" * 120] * 120}, True),
+        ({"prompt_logprobs": -1, "prompt": ["a" * 120] * 120, "n": 2}, False),
+    ],
+)
+def test_what_one_message_could_not_hold_is_refused(
+    serve_script: Any, fields: dict[str, Any], fits: bool
+) -> None:
+    async def run() -> None:
+        async with serve_script(say("a"), max_logprobs=-1) as served:
+            body = {"prompt": "ab", "max_tokens": 1, **fields}
+            reply = await served.http.post(COMPLETIONS, json=body)
+            assert bool(served.engine.requests) == fits
+            if not fits:
+                assert reply.status_code == 400
+                assert reply.json()["error"]["param"] == "prompt_logprobs"
+
+    asyncio.run(run())
+
+
 def test_the_models_own_defaults_of_the_new_fields(serve_script: Any) -> None:
     generation = {"repetition_penalty": 1.5, "min_p": 0.1}
 
