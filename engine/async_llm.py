@@ -16,6 +16,7 @@ from hookserve.hookspecs import Host, PluginSettings
 
 from .config import EngineConfig
 from .engine_args import EngineArgs
+from .engine_child import ENGINE_COMMAND
 from .engine_client import EngineClient
 from .errors import EngineDeadError
 from .input_processor import InputProcessor, ReadyRequest
@@ -60,6 +61,7 @@ class AsyncLLM:
         host: with the role front, held for this engine, which releases it.
         is_first: the host has no other user yet.
         log_stats_interval: seconds between two lines of statistics.
+        command: what the engine's process runs.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class AsyncLLM:
         *,
         is_first: bool = True,
         log_stats_interval: float = LOG_INTERVAL_S,
+        command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         self.engine_config = engine_config
         self.vllm_config = VllmConfig.from_engine_config(engine_config)
@@ -78,7 +81,7 @@ class AsyncLLM:
         self._loggers = StatLoggers.build(host, self.vllm_config)
         self._log_interval_s = log_stats_interval
         self._client = EngineClient(engine_config, self.vllm_config, self._loggers.record)
-        self._supervisor = EngineSupervisor(host, engine_config, self._client)
+        self._supervisor = EngineSupervisor(host, engine_config, self._client, command=command)
         self._live: dict[str, list[_Live]] = {}
         self._starting: asyncio.Task[InputProcessor] | None = None
         self._log_task: asyncio.Task[None] | None = None
