@@ -15,7 +15,7 @@ def fan_out(params: SamplingParams) -> list[SamplingParams]:
     """The parameters of each sequence to generate: ``best_of`` of them, or else ``n``.
 
     A seed is counted up from one to the next, so that the first sequence is what the seed gives
-    alone. Where more are generated than returned, each has the log-probabilities by which
+    alone. The prompt is the same for all, so the first one alone is asked about it. Where more are generated than returned, each has the log-probabilities by which
     ``choose_best`` tells them apart.
     """
     count = params.n if params.best_of is None else params.best_of
@@ -26,7 +26,12 @@ def fan_out(params: SamplingParams) -> list[SamplingParams]:
         logprobs = 0
     return [
         msgspec.structs.replace(
-            params, n=1, best_of=None, seed=_nth_seed(params.seed, index), logprobs=logprobs
+            params,
+            n=1,
+            best_of=None,
+            seed=_nth_seed(params.seed, index),
+            logprobs=logprobs,
+            prompt_logprobs=None if index else params.prompt_logprobs,
         )
         for index in range(count)
     ]

@@ -121,6 +121,8 @@ def test_every_sequence_has_the_parameters_and_a_seed_of_its_own():
     }
     assert [child.seed for child in fan_out(SamplingParams(n=2))] == [None, None]
     assert [child.logprobs for child in fan_out(SamplingParams(n=2))] == [None, None]
+    scored = fan_out(SamplingParams(n=3, prompt_logprobs=0))
+    assert [child.prompt_logprobs for child in scored] == [0, None, None]
     single = SamplingParams(seed=1)
     assert fan_out(single) == [single]
     assert fan_out(SamplingParams(seed=1, best_of=1)) == [single]
