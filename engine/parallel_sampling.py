@@ -15,8 +15,9 @@ def fan_out(params: SamplingParams) -> list[SamplingParams]:
     """The parameters of each sequence to generate: ``best_of`` of them, or else ``n``.
 
     A seed is counted up from one to the next, so that the first sequence is what the seed gives
-    alone. The prompt is the same for all, so the first one alone is asked about it. Where more are generated than returned, each has the log-probabilities by which
-    ``choose_best`` tells them apart.
+    alone. The prompt is the same for all, so the first one alone is asked about it. Where more are
+    generated than returned, each has the log-probabilities by which ``choose_best`` tells them
+    apart.
     """
     count = params.n if params.best_of is None else params.best_of
     if count == 1:
