@@ -11,8 +11,6 @@ import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 
-import msgspec
-
 from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.engine.messages import EngineCoreOutput, TokenLogprobs
 from hookserve.engine.output_sink import OutputSink
@@ -87,7 +85,7 @@ class Generation:
         self._sequences = [
             _Sequence(index, each, OutputProcessor(serving.tokenizer, prompt, each))
             for index, (prompt, together) in enumerate(zip(prompts, params, strict=True))
-            for each in _divide(together)
+            for each in fan_out(together)
         ]
         self._engine_ids: list[str] = []
         self._num_cached: dict[int, int] = {}
@@ -230,12 +228,6 @@ class Generation:
             ttft_s=self._ttft_s,
             latency_s=time.monotonic() - self._started,
         )
-
-
-def _divide(params: SamplingParams) -> list[SamplingParams]:
-    """The parameters of a prompt's sequences; the first one alone looks at the prompt."""
-    first, *others = fan_out(params)
-    return [first, *(msgspec.structs.replace(each, prompt_logprobs=None) for each in others)]
 
 
 def _engine_refusal(sentence: str | None) -> ApiError:
