@@ -4,6 +4,7 @@ still writes, and clients that say early that they will write no more."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -135,8 +136,11 @@ def test_garbage_behind_a_request_is_not_answered_in_the_midst_of_its_reply(
 
 
 def write_all_then_read(port: int, head: bytes, num_bytes: int) -> bytes:
-    """As most clients do: nothing is read before all is written."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    """As most clients do: nothing is read before all is written. Empty if it was cut off."""
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.create_connection(("127.0.0.1", port), timeout=20) as sock,
+    ):
         sock.sendall(head)
         piece = b" " * 2**20
         for _ in range(num_bytes // len(piece)):
@@ -145,6 +149,7 @@ def write_all_then_read(port: int, head: bytes, num_bytes: int) -> bytes:
         while piece := sock.recv(65536):
             found += piece
         return found
+    return b""
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/nothing"])
@@ -159,7 +164,7 @@ def test_a_client_that_writes_a_body_that_is_too_big_first_reads_the_413_then(
             return await asyncio.to_thread(write_all_then_read, port, head, size)
 
     reply = asyncio.run(run())
-    assert status_of(reply) == 413
+    assert reply.startswith(b"HTTP/1.1 413 ")
     assert error_of(reply)["code"] == "body_too_large"
 
 
@@ -215,8 +220,7 @@ def test_a_client_that_writes_for_ever_is_closed(
     async def run() -> None:
         async with serve_script(say("a")) as served, listening(served.runtime) as port:
             head = post(b"", f"Content-Length: {2**40}")
-            with pytest.raises(ConnectionError):
-                await asyncio.to_thread(write_all_then_read, port, head, 2**30)
+            assert await asyncio.to_thread(write_all_then_read, port, head, 2**30) == b""
 
     asyncio.run(run())
 
