@@ -24,7 +24,6 @@ TYPES = {"embed_tokens": "Q8_0", "q_proj": "Q5_0", "k_proj": "Q5_1", "down_proj"
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama-biased": {},
-    "llama-linear": {},
     "llama-yarn": {},
     "mistral": {},
     "qwen2": {},
@@ -32,7 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
 }
 PROMPTS = [[(7 * n + 11 * at + at * at) % 250 for at in range(5 + 20 * n)] for n in range(3)]
-NEW_TOKENS = 16
+NEW_TOKENS = 12
 
 
 @pytest.fixture
