@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hookserve.hookspecs import Host, PluginSettings
+from hookserve.hookspecs import Host, HostError, PluginSettings
 from hookserve.hookspecs.errors import describe_error
 
 from .config import EngineConfig
 from .core import EngineCore
-from .errors import EngineDeadError, InvalidRequestError, WorkerPluginsError
+from .errors import EngineDeadError, HookserveError, InvalidRequestError, WorkerPluginsError
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import AddRequest, StepOutputs
 from .offline_host import open_host
@@ -258,9 +258,9 @@ class LLMEngine:
         try:
             report = core.step() if core.has_work() else core.report_idle()
         except BaseException as error:
-            self._death = (
-                f"a step of this engine failed with {describe_error(error)}; make a new one"
-            )
+            said = isinstance(error, HookserveError | HostError)
+            what = str(error) if said else describe_error(error)
+            self._death = f"a step of this engine failed: {what}; make a new one"
             self._requests.clear()
             self._running.clear()
             raise

@@ -3,9 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def torch_threads() -> Iterator[None]:
+    """Workers in this process choose how many threads torch uses; afterwards it is as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def make_fake_llm(tiny_llama: Path, torch_threads: None) -> Iterator[Callable[..., Any]]:
+    """``make_fake_llm(worker, **arguments of LLM)``: its model says what
+    ``fake_engine.continuation`` does."""
+    from hookserve.engine import LLM
+
+    made = []
+
+    def make(worker: str = "FakeWorker", **options: Any) -> LLM:
+        settings = {
+            "worker_cls": f"fake_engine:{worker}",
+            "hf_overrides": {"vocab_size": 97, "max_position_embeddings": 128},
+            "num_gpu_blocks_override": 64,
+            "max_num_batched_tokens": 64,
+        }
+        llm = LLM(str(tiny_llama), **{**settings, **options})
+        made.append(llm)
+        return llm
+
+    yield make
+    for llm in made:
+        llm.shutdown()
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""``LLM`` over a tiny checkpoint: prompts, chats, parameters, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookserve.engine import LLM, LLMEngine, SamplingParams
+from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.text.chat_template import render_chat
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_llama: Path, torch_threads: None) -> Iterator[LLM]:
+    with LLM(str(tiny_llama), num_gpu_blocks_override=64, max_num_batched_tokens=64) as llm:
+        yield llm
+
+
+def tokens_of(llm: LLM, prompts: Any, params: Any = GREEDY) -> list[list[int]]:
+    return [each.outputs[0].token_ids for each in llm.generate(prompts, params)]
+
+
+def test_prompts_in_every_form_give_one_output_each_in_order(shared: LLM) -> None:
+    tokenizer = shared.get_tokenizer()
+    ids = tokenizer.encode("hello")
+    outputs = shared.generate(["hello", ids, {"prompt": "hello"}, "other"], GREEDY)
+    assert [each.prompt for each in outputs] == ["hello", None, "hello", "other"]
+    assert [each.prompt_token_ids for each in outputs[:3]] == [ids] * 3
+    first = outputs[0].outputs[0]
+    assert len(first.token_ids) == 6
+    assert first.text == tokenizer.decode(first.token_ids)
+    assert (first.index, first.finish_reason, first.finished()) == (0, "length", True)
+    assert [each.outputs[0].token_ids for each in outputs[:3]] == [first.token_ids] * 3
+    assert all(each.finished and each.metrics is None for each in outputs)
+    assert tokens_of(shared, ids) == tokens_of(shared, "hello") == [first.token_ids]
+
+
+def test_each_prompt_may_have_its_own_parameters(shared: LLM) -> None:
+    lengths = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 4, 2)]
+    outputs = tokens_of(shared, ["a", "b", "c"], lengths)
+    assert [len(each) for each in outputs] == [1, 4, 2]
+    assert tokens_of(shared, "b", lengths[1]) == [outputs[1]]
+
+
+def test_a_chat_is_the_templates_text_without_a_second_bos(shared: LLM) -> None:
+    tokenizer = shared.get_tokenizer()
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    text = render_chat(tokenizer, [{"role": "user", "content": "hi"}], add_generation_prompt=True)
+    (output,) = shared.chat(messages, GREEDY)
+    assert output.prompt == text
+    assert output.prompt_token_ids == tokenizer.encode(text, add_special_tokens=False)
+    one, two = shared.chat([messages, messages], GREEDY, chat_template="{{ messages[0].role }}!")
+    assert one.prompt == two.prompt == "user!"
+    (open_ended,) = shared.chat(messages, GREEDY, add_generation_prompt=False)
+    assert text.startswith(open_ended.prompt) and open_ended.prompt != text
+
+
+def test_sequences_of_one_prompt_are_those_of_their_seeds(shared: LLM) -> None:
+    def sampled(seed: int, **more: Any) -> SamplingParams:
+        return SamplingParams(seed=seed, max_tokens=5, ignore_eos=True, **more)
+
+    alone = [tokens_of(shared, "x", sampled(seed))[0] for seed in (7, 8, 9)]
+    (output,) = shared.generate("x", sampled(7, n=3))
+    assert [each.index for each in output.outputs] == [0, 1, 2]
+    assert [each.token_ids for each in output.outputs] == alone
+    (best,) = shared.generate("x", sampled(7, n=1, best_of=3, logprobs=0))
+    likelihoods = [
+        shared.generate("x", sampled(seed, logprobs=0))[0].outputs[0].cumulative_logprob
+        for seed in (7, 8, 9)
+    ]
+    assert best.outputs[0].cumulative_logprob == pytest.approx(max(likelihoods), abs=1e-4)
+
+
+def test_a_stop_string_ends_the_text_before_it(shared: LLM) -> None:
+    (whole,) = shared.generate("stop", GREEDY)
+    text = whole.outputs[0].text
+    stop = text[2:4]
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, stop=stop)
+    (cut,) = shared.generate("stop", params)
+    assert cut.outputs[0].text == text[: text.index(stop)]
+    assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
+    assert not shared.llm_engine.core.has_work()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "words"),
+    [
+        (["a", [300]], GREEDY, r"prompt\[0\]: token id 300"),
+        (["a", [1] * 512], GREEDY, "512 tokens"),
+        (["a", ""], [GREEDY], "one for each of 2 prompts, got 1"),
+        (["a", "b"], [GREEDY, None], r"sampling_params\[1\]: expected SamplingParams"),
+        (["a"], SamplingParams(stop_token_ids=[900]), "stop_token_ids"),
+    ],
+)
+def test_one_bad_request_stops_all_before_any_runs(
+    shared: LLM, monkeypatch: pytest.MonkeyPatch, prompts: Any, params: Any, words: str
+) -> None:
+    steps: list[None] = []
+    monkeypatch.setattr(LLMEngine, "step", lambda self: steps.append(None))
+    with pytest.raises(ValueError, match=words):
+        shared.generate(prompts, params)
+    assert steps == []
+
+
+def test_chats_that_cannot_be_are_refused(shared: LLM) -> None:
+    for messages, words in (
+        ([], "a list of messages"),
+        ([{"content": "x"}], r"messages\[0\]: expected a dict with a role"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type 'text'"),
+    ):
+        with pytest.raises(InvalidRequestError, match=words):
+            shared.chat(messages, GREEDY)
+    with pytest.raises(InvalidRequestError, match="chat_template"):
+        shared.chat([{"role": "user", "content": "x"}], chat_template="{% if %}")
+
+
+def test_workers_answer(shared: LLM) -> None:
+    assert shared.collective_rpc("check_health") == [True]
+    with pytest.raises(AttributeError, match="_secret"):
+        shared.collective_rpc("_secret")
