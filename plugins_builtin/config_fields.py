@@ -5,6 +5,7 @@ Whether values are of the right kind is checked before, by ``engine.model_shape`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hookserve.engine.errors import ModelFileError
@@ -27,7 +28,15 @@ def num_key_heads(config: Any) -> int:
 
 
 def head_size(config: Any) -> int:
+    """Elements of a head.
+
+    Raises:
+        ModelFileError: it is not stated, and the heads do not divide the hidden size.
+    """
     stated = getattr(config, "head_dim", None)
+    if not stated and config.hidden_size % config.num_attention_heads:
+        heads = config.num_attention_heads
+        raise refuse_field("hidden_size", config.hidden_size, f"a multiple of the {heads} heads")
     return stated or int(config.hidden_size // config.num_attention_heads)
 
 
@@ -51,10 +60,12 @@ def rope_of(config: Any, size: int, max_position: int) -> RotaryEmbedding:
         ModelFileError: a rotation that is not supported, or whose parameters make no sense.
     """
     parameters = rope_parameters(config)
+    key = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
+    if any(isinstance(value, Mapping) for value in parameters.values()):
+        raise refuse_field(key, parameters, "one rotation for all layers")
     try:
         return get_rope(size, max_position=max_position, rope_parameters=parameters)
     except ValueError as error:
-        key = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
         raise refuse_field(key, parameters, f"a rotation that is supported ({error})") from error
 
 

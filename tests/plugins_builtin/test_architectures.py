@@ -119,6 +119,22 @@ def test_a_batch_of_several_equals_transformers(
         torch.testing.assert_close(after, want[-1], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["llama-yarn", "mistral", "qwen2", "qwen3", "gemma2", "opt"])
+def test_bfloat16_is_as_close_to_float32_as_transformers_own(
+    name: str, folder_of: Callable[[str], Path]
+) -> None:
+    folder = folder_of(name)
+    tokens = prompt(200, 3)
+    want = reference_logits(load_reference(folder, SERVED), tokens)
+    theirs = reference_logits(load_reference(folder, SERVED, torch.bfloat16), tokens).float()
+    runner = runner_of(folder, "bfloat16")
+    blocks = [*range(50)]
+    first = runner.step([(tokens[:150], 0, blocks)])
+    ours = torch.cat([first, runner.step([(tokens[150:], 150, blocks)])]).float()
+
+    assert (ours - want).abs().mean() <= 1.25 * (theirs - want).abs().mean()
+
+
 class ThreadGroup(TensorParallelGroup):
     """A rank among threads: what they hand in meets in a shared list."""
 

@@ -276,6 +276,33 @@ def test_other_rotations_are_refused_by_name(
         load_model(config)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}},
+            r"under 'rope_parameters'; expected one rotation for all layers",
+        ),
+        (
+            {"sliding_window": 8, "layer_types": ["chunked_attention"] * 3},
+            r"'chunked_attention' under 'layer_types\.0'; expected one of full_attention, slid",
+        ),
+        (
+            {"hidden_size": 66, "head_dim": None},
+            r"66 under 'hidden_size'; expected a multiple of the 4 heads",
+        ),
+    ],
+)
+def test_what_a_layer_cannot_be_built_from_is_refused_by_key(
+    checkpoint: Callable[..., tuple[Path, Any]], changes: dict[str, Any], message: str
+) -> None:
+    folder, _ = checkpoint()
+    config = make_vllm_config(folder)
+    config.model_config.hf_config.update(changes)
+    with pytest.raises(ModelFileError, match=message):
+        load_model(config)
+
+
 def test_other_activations_are_refused_by_name(
     checkpoint: Callable[..., tuple[Path, Any]],
 ) -> None:

@@ -130,8 +130,10 @@ def _fill(model: Any) -> None:
             param.normal_(1.0 if is_factor else 0.0, 0.15 * scale, generator=generator)
 
 
-def load_reference(folder: Path, max_model_len: int | None = None) -> Any:
-    """transformers' own model of the folder, in float32.
+def load_reference(
+    folder: Path, max_model_len: int | None = None, dtype: torch.dtype = torch.float32
+) -> Any:
+    """transformers' own model of the folder.
 
     transformers lets a dynamic rotation follow the longest sequence that a model has seen, so that
     its answers depend on what came before. With ``max_model_len`` the frequencies are transformers'
@@ -141,7 +143,7 @@ def load_reference(folder: Path, max_model_len: int | None = None) -> Any:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=dtype, attn_implementation="eager"
     ).eval()
     rope = getattr(model.model, "rotary_emb", None)
     if rope is not None and rope.rope_type == "dynamic" and max_model_len is not None:
