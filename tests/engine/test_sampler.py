@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hookserve.engine.sampler import (
     Sampler,
@@ -172,3 +174,32 @@ def test_the_logits_are_left_as_they_were(logits):
     before = logits.clone()
     sample(logits, [SamplingParams(temperature=0.5, top_k=5, top_p=0.5)] * 6)
     assert torch.equal(logits, before)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    logits=st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=40),
+    temperature=st.floats(0.1, 2.0),
+    top_k=st.integers(-1, 45),
+    top_p=st.floats(0.01, 1.0),
+    min_p=st.floats(0.0, 1.0),
+    seed=st.integers(0, 2**32),
+)
+def test_a_draw_is_within_all_limits_at_once(logits, temperature, top_k, top_p, min_p, seed):
+    params = SamplingParams(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    )
+    (token,) = sample(torch.tensor([logits]), [params])
+    # In float64: min-p on the probabilities, then the k best, then the nucleus of what is left.
+    scaled = torch.tensor(logits, dtype=torch.float64) / temperature
+    weights = (scaled - scaled.max()).exp()
+    own = float(weights[token])
+    assert own >= min_p * (1 - 1e-4)
+    better = weights[weights > own * (1 + 1e-4)]
+    if 0 < top_k < len(logits):
+        assert len(better) < top_k
+    # What is certainly better weighs less than the part p of all that may have been left.
+    left = weights[weights >= min_p * (1 - 1e-4)].sort(descending=True).values
+    if 0 < top_k < len(left):
+        left = left[left >= left[top_k - 1] * (1 - 1e-4)]
+    assert float(better.sum()) <= top_p * float(left.sum()) * (1 + 1e-4)
