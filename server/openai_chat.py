@@ -16,6 +16,7 @@ from .errors import bad_request
 from .generation import Generation
 from .openai_request import read_request, reply_id, serving_of
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
+from .serving import Serving
 from .streaming import EventStream, until_gone
 from .wire_chat import ChatEvents, ChatRequest
 from .wire_common import usage
@@ -39,19 +40,7 @@ async def create_chat_completion(request: Request) -> Response:
     num_top = limits.num_logprobs(num_logprobs, "top_logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
-    if not wanted.messages:
-        raise bad_request(
-            "the field 'messages' must hold at least one message",
-            param="messages",
-            code="missing_field",
-        )
-    prompt = await serving.encode_chat(wire.template_messages(wanted.messages))
-    if not prompt:
-        raise bad_request(
-            "the chat template made nothing of these messages",
-            param="messages",
-            code="empty_prompt",
-        )
+    prompt = await _token_prompt(serving, wanted)
     limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
     asked = wanted.max_completion_tokens or wanted.max_tokens
     params = sampling_params(
@@ -79,6 +68,28 @@ async def create_chat_completion(request: Request) -> Response:
         return EventStream(generation, reply.events(with_usage), headers)
     body = await until_gone(request.receive, generation, reply.collect())
     return Response(body, headers=headers, media_type="application/json")
+
+
+async def _token_prompt(serving: Serving, wanted: ChatRequest) -> list[int]:
+    """The rendered chat as token ids.
+
+    Raises:
+        ApiError: 400 for no messages, or for messages of which nothing is left.
+    """
+    if not wanted.messages:
+        raise bad_request(
+            "the field 'messages' must hold at least one message",
+            param="messages",
+            code="missing_field",
+        )
+    prompt = await serving.encode_chat(wire.template_messages(wanted.messages))
+    if not prompt:
+        raise bad_request(
+            "the chat template made nothing of these messages",
+            param="messages",
+            code="empty_prompt",
+        )
+    return prompt
 
 
 def _num_logprobs(wanted: ChatRequest) -> int | None:
