@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 32 * 2**20
 MAX_JSON_BYTES = 8 * 2**20
 """A JSON body is decoded in one call, which nothing else in the process can interrupt: 8 MiB take
 about as long as two steps of the engine."""
-MAX_JSON_PARTS = 2**17
+MAX_JSON_PARTS = 2**16
 MAX_JSON_TEXTS = 2**18
 """Objects and lists, and texts, of one body: small ones take twenty times as long to decode as
 the same bytes in one long text."""

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from harness import RunningServer, run_command
@@ -133,7 +132,7 @@ BAD_BODIES: list[tuple[str, str, Any, str | None]] = [
     ("top_k below -1", COMPLETIONS, {"prompt": "a", "top_k": -2}, "top_k"),
     ("an empty stop", COMPLETIONS, {"prompt": "a", "stop": [""]}, "stop"),
     ("an unknown field", COMPLETIONS, {"prompt": "a", "max_tokns": 5}, "max_tokns"),
-    ("a field not built", COMPLETIONS, {"prompt": "a", "logprobs": 5}, "logprobs"),
+    ("a field not built", COMPLETIONS, {"prompt": "a", "use_beam_search": True}, "use_beam_search"),
     ("stream options alone", COMPLETIONS, {"prompt": "a", "stream_options": {}}, "stream_options"),
     ("no messages", CHAT, {}, "messages"),
     ("empty messages", CHAT, {"messages": []}, "messages"),
@@ -197,10 +196,6 @@ def test_a_long_value_of_the_clients_is_not_repeated(tiny_server: RunningServer)
 
 def test_a_body_that_is_too_big_is_refused(tiny_server: RunningServer) -> None:
     with tiny_server.client() as client:
-        try:
-            reply = client.post(COMPLETIONS, content=b"[" + b" " * (80 << 20) + b"]")
-        except httpx.TransportError:
-            pass  # The connection may be closed before all of it was sent.
-        else:
-            assert reply.status_code == 413
+        reply = client.post(COMPLETIONS, content=b"[" + b" " * (80 << 20) + b"]")
+    assert reply.status_code == 413
     assert tiny_server.status("/readyz") == 200
