@@ -296,6 +296,6 @@ class AsyncLLM:
 def _end(supervisor: EngineSupervisor, loggers: StatLoggers, host: Host) -> None:
     """Without the object, which may be gone: at the end of this process, or of its last
     reference."""
-    supervisor.kill(STOP_TIMEOUT_S)
+    supervisor.abandon()
     loggers.shutdown()
     host.release()

@@ -100,22 +100,23 @@ class EngineChild:
         """As ``end``, after ``last_message`` and up to ``timeout_s``, without the event loop."""
         if not self.channel.try_send(last_message):
             self.channel.close()  # which says the same, less politely
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """As ``end``, without the event loop."""
+        self.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_TIMEOUT_S)
         if not self._loop.is_closed():
-            self._on_exit()
+            self._loop.call_soon_threadsafe(self._on_exit)
         self.close()
 
-    def kill(self, timeout_s: float = 0.0) -> None:
-        """SIGKILL; by itself it does not wait."""
+    def kill(self) -> None:
+        """SIGKILL, without waiting."""
         if self._process.poll() is None:
             self._process.kill()
-            if timeout_s:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(timeout_s)
 
     def describe_end(self) -> str:
         """How the process ended, for a sentence: ``"was killed by SIGKILL"``."""

@@ -122,11 +122,18 @@ class EngineSupervisor:
             child.end_now(Shutdown(), timeout_s)
         self._client.mark_dead(EngineDeadError("the engine was stopped"))
 
-    def kill(self, timeout_s: float = 0.0) -> None:
-        """End the engine at once, for a program that exits in the next moment; wait up to
-        ``timeout_s`` until it is gone."""
+    def abandon(self) -> None:
+        """End the engine by force, from any thread and without the event loop, as when nobody has
+        a reference to it any more."""
+        self._stopping = True
+        child, self._child = self._child, None
+        if child is not None:
+            child.abandon()
+
+    def kill(self) -> None:
+        """End the engine at once, for a program that exits in the next moment."""
         if self._child is not None:
-            self._child.kill(timeout_s)
+            self._child.kill()
 
     # -- start ------------------------------------------------------------------------------
 

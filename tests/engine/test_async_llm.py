@@ -1,0 +1,221 @@
+"""``AsyncLLM`` over a process that plays an engine: two tokens a request, ``[9]`` never ends, and
+``[8]`` kills it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scripted_engine
+from hookserve.engine import AsyncEngineArgs, AsyncLLM, RequestOutputKind, SamplingParams
+from hookserve.engine.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineStartError,
+    InvalidRequestError,
+)
+from hookserve.hookspecs import HostError, PluginSettings, bootstrap, current
+
+PARAMS = SamplingParams(max_tokens=50)
+COMMAND = (sys.executable, "-P", scripted_engine.__file__)
+
+
+@pytest.fixture
+def make(tiny_llama: Path) -> Iterator[Any]:
+    """``make(mode)``: an engine whose process runs the script."""
+    made = []
+
+    def make(mode: str = "plain") -> AsyncLLM:
+        host = bootstrap(["front"], PluginSettings(no_plugins=True))
+        host.hold()
+        config = AsyncEngineArgs(model=str(tiny_llama)).create_engine_config(host)
+        engine = AsyncLLM(config, host, command=(*COMMAND, mode))
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.shutdown()
+
+
+async def collect(outputs: AsyncIterator[Any]) -> list[Any]:
+    return [
+        (list(each.outputs[0].token_ids), each.outputs[0].finish_reason, each.finished)
+        async for each in outputs
+    ]
+
+
+def test_outputs_come_as_they_were_asked_for(make: Any) -> None:
+    async def run() -> None:
+        engine = make()
+        assert not engine.is_running
+        kinds = list(RequestOutputKind)
+        params = [SamplingParams(max_tokens=50, output_kind=kind) for kind in kinds]
+        seen = await asyncio.gather(
+            *[collect(engine.generate([1], each, str(at))) for at, each in enumerate(params)]
+        )
+        assert dict(zip(kinds, seen, strict=True)) == {
+            RequestOutputKind.CUMULATIVE: [([66], None, False), ([66, 67], "length", True)],
+            RequestOutputKind.DELTA: [([66], None, False), ([67], "length", True)],
+            RequestOutputKind.FINAL_ONLY: [([66, 67], "length", True)],
+        }
+        assert engine.is_running
+        assert engine.get_num_unfinished_requests() == 0
+        await engine.check_health()
+
+    asyncio.run(run())
+
+
+def test_a_prompt_is_tokenized_and_a_stop_in_text_is_told(make: Any) -> None:
+    async def run() -> None:
+        engine = make()
+        first = engine.get_tokenizer().decode([66])
+        params = SamplingParams(max_tokens=50, stop=first)
+        (output,) = [each async for each in engine.generate("a", params, "r")]
+        assert output.prompt == "a"
+        assert output.prompt_token_ids == engine.get_tokenizer().encode("a")
+        assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("", first)
+        assert output.finished
+        with pytest.raises(InvalidRequestError, match="token id 300"):
+            await anext(engine.generate([300], PARAMS, "r"))
+
+    asyncio.run(run())
+
+
+def test_abort_ends_what_has_that_name_and_leaving_ends_it_too(make: Any) -> None:
+    async def run() -> None:
+        engine = make()
+
+        async def first_then_abort() -> Any:
+            last = None
+            async for output in engine.generate([9], PARAMS, "mine"):
+                if last is None:
+                    await engine.abort(["mine", "nobody"])
+                last = output
+            return last
+
+        last = await asyncio.wait_for(first_then_abort(), 10)
+        assert (last.outputs[0].finish_reason, last.finished) == ("abort", True)
+        other = engine.generate([9], PARAMS, "other")
+        await anext(other)
+        assert engine.get_num_unfinished_requests() == 1
+        await other.aclose()
+        assert engine.get_num_unfinished_requests() == 0
+
+    asyncio.run(run())
+
+
+def test_a_killed_engine_ends_every_request_with_an_error(make: Any) -> None:
+    async def run() -> None:
+        engine = make()
+        endless = asyncio.create_task(collect(engine.generate([9], PARAMS, "a")))
+        await engine.start()
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await collect(engine.generate([8], PARAMS, "b"))
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await endless
+        assert engine.errored
+        assert not engine.is_running
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await engine.check_health()
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_does_not_come_up_says_why_each_time(make: Any) -> None:
+    async def run() -> None:
+        engine = make("refuse")
+        for _ in range(2):
+            with pytest.raises(EngineStartError, match="tensor x is missing"):
+                await collect(engine.generate([1], PARAMS, "a"))
+        assert engine.errored
+
+    asyncio.run(run())
+
+
+def pid_of(engine: AsyncLLM) -> int:
+    pid = engine._supervisor.pid
+    assert pid is not None
+    return pid
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_shutdown_ends_the_process_at_once_whether_or_not_the_loop_runs(make: Any) -> None:
+    async def begin(engine: AsyncLLM) -> int:
+        await collect(engine.generate([1], PARAMS, "a"))
+        return pid_of(engine)
+
+    async def within() -> None:
+        engine = make()
+        pid = await begin(engine)
+        waiting = asyncio.create_task(collect(engine.generate([9], PARAMS, "a")))
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        engine.shutdown()
+        assert time.monotonic() - started < 4
+        assert is_gone(pid)
+        with pytest.raises(EngineDeadError, match="stopped"):
+            await waiting
+        with pytest.raises(EngineDeadError, match="stopped"):
+            await engine.start()
+
+    asyncio.run(within())
+    engine = make()
+    pid = asyncio.run(begin(engine))
+    with pytest.raises(RuntimeError, match="another event loop"):
+        asyncio.run(begin(engine))
+    engine.shutdown()
+    assert is_gone(pid)
+    with pytest.raises(HostError):
+        current()
+
+
+def test_the_last_reference_ends_the_process(tiny_llama: Path, make: Any) -> None:
+    async def begin() -> int:
+        host = bootstrap(["front"], PluginSettings(no_plugins=True))
+        host.hold()
+        config = AsyncEngineArgs(model=str(tiny_llama)).create_engine_config(host)
+        engine = AsyncLLM(config, host, command=(*COMMAND, "plain"))
+        await collect(engine.generate([1], PARAMS, "a"))
+        return pid_of(engine)
+
+    pid = asyncio.run(begin())
+    gc.collect()
+    assert is_gone(pid)
+    with pytest.raises(HostError):
+        current()
+
+
+def test_an_engine_of_a_thread_lives_as_long_as_its_loop(make: Any) -> None:
+    answers: list[Any] = []
+
+    async def run() -> None:
+        engine = make()
+        answers.append(await collect(engine.generate([1], PARAMS, "a")))
+        engine.shutdown()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    thread.join()
+    assert answers == [[([66], None, False), ([66, 67], "length", True)]]
+
+
+def test_plugin_objects_cannot_cross_to_the_engine(tiny_llama: Path) -> None:
+    class Thing:
+        pass
+
+    with pytest.raises(ConfigError, match="Thing is an object, and the engine's process cannot"):
+        AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(tiny_llama)), plugins=[Thing()])
+    with pytest.raises(HostError):
+        current()
