@@ -1,0 +1,84 @@
+"""``StatLoggers``: how long one may take to be built."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hookserve.engine.stat_loggers import StatLoggers
+from hookserve.hookspecs import Host, PluginSettings, RequiredPluginError, hookimpl
+
+
+class Quiet:
+    made = 0
+
+    def __init__(self, config: Any, engine_index: int) -> None:
+        type(self).made += 1
+
+    def record(self, *args: Any) -> None: ...
+
+    def log(self) -> None: ...
+
+    def log_engine_initialized(self) -> None: ...
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def hanging(released: threading.Event) -> Any:
+    """A plugin whose logger is not built before ``released``."""
+
+    class Hanging(Quiet):
+        def __init__(self, config: Any, engine_index: int) -> None:
+            released.wait(30)
+
+    class HangingPlugin:
+        @hookimpl
+        def stat_logger(self) -> Any:
+            return [Hanging]
+
+    return HangingPlugin()
+
+
+class QuietPlugin:
+    @hookimpl
+    def stat_logger(self) -> Any:
+        return [Quiet]
+
+
+def build(host: Host) -> StatLoggers:
+    from types import SimpleNamespace
+
+    config: Any = SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name="m", max_model_len=10)
+    )
+    return StatLoggers.build(host, config, budget_s=0.1)
+
+
+def test_a_constructor_that_does_not_end_puts_its_plugin_out_and_no_other(hanging: Any) -> None:
+    host = Host(["front"], PluginSettings(allow=()), [hanging, QuietPlugin()])
+    started = time.monotonic()
+    loggers = build(host)
+    assert time.monotonic() - started < 5
+    assert Quiet.made == 1
+    owners = [each.owner for each in loggers if not each.plugin.is_builtin]
+    assert [owner.rpartition(":")[2] for owner in owners] == ["QuietPlugin"]
+    (failure,) = host.failures()
+    assert "HangingPlugin" in failure.identity
+    assert "Hanging was not built within 0.1 s" in failure.error
+
+
+def test_it_stops_the_start_where_its_plugin_is_required(hanging: Any) -> None:
+    settings = PluginSettings(allow=(), require=("HangingPlugin",))
+    host = Host(["front"], settings, [hanging])
+    with pytest.raises(RequiredPluginError, match="not built within"):
+        build(host)
