@@ -92,6 +92,37 @@ def test_a_conflict_is_78_and_both_names(
     assert "file:claim_one" in last and "file:claim_two" in last
 
 
+ANY_CLAIM = """
+from hookserve.hookspecs import Endpoint, Named, hookimpl
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+
+class Own(CpuPlatform):
+    pass
+
+@hookimpl
+def {hook}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("platform", '"{stem}:Own"'),
+        ("model_source", 'Named("mine", "{stem}:Own")'),
+        ("endpoint", 'Endpoint("mine", "{stem}:Own")'),
+    ],
+)
+def test_every_kind_that_front_knows_has_its_conflict_told(
+    kind: str, answer: str, tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ANY_CLAIM.replace("{hook}", f"{kind}():\n    return {answer}")
+    words = plugin_words(tmp_path, source, f"{kind}_first", f"{kind}_second")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 78
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"file:{kind}_first" in last and f"file:{kind}_second" in last
+    assert "--disable-plugins" in last
+
+
 def test_an_overridden_built_in_is_told(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
