@@ -259,7 +259,7 @@ class Attention(nn.Module):
 
     def _decode_groups(self, metadata: AttentionMetadata) -> list[DecodeGroup]:
         """The step's groups for layers that keep no copies."""
-        name = ("decode", self.num_kv_heads, self.dtype, self.window)
+        name = ("decode", self.num_kv_heads, self.head_size, self.dtype, self.window)
         groups: list[DecodeGroup] | None = metadata.cache.get(name)
         if groups is None:
             block_bytes = self.kv_cache[0].numel() * self.kv_cache.element_size()
@@ -275,14 +275,15 @@ class Attention(nn.Module):
     def _gather_group(self, group: DecodeGroup, metadata: AttentionMetadata) -> Gathered:
         """Gather into memory that all layers of the step share."""
         name = ("gathered", id(group))
-        held = metadata.cache.get(name)
+        held: tuple[torch.Tensor, Gathered, Gathered] | None = metadata.cache.get(name)
         if held is None:
             pages = self._pages(group.blocks)
-            into = self._gather_buffers(pages.numel(), metadata.cache)
+            keys, values = self._gather_buffers(pages.numel(), metadata.cache)
             shape = (group.num_rows, self.num_kv_heads, -1, self.head_size)
-            held = metadata.cache[name] = pages, into, tuple(part.view(shape) for part in into)
-        self._gather(held[0], held[1])
-        gathered: Gathered = held[2]
+            held = pages, (keys, values), (keys.view(shape), values.view(shape))
+            metadata.cache[name] = held
+        pages, into, gathered = held
+        self._gather(pages, into)
         return gathered
 
     # -- copies that are kept -------------------------------------------------------------------
@@ -294,7 +295,7 @@ class Attention(nn.Module):
         where none are kept."""
         if metadata.decode_memory is None or self.window is not None:
             return None
-        name = ("kept", self.num_kv_heads, self.dtype)
+        name = ("kept", self.num_kv_heads, self.head_size, self.dtype)
         if name not in metadata.cache:
             metadata.cache[name] = metadata.decode_memory.find(
                 name, metadata, self.num_kv_heads, self.dtype, len(self._kept_rows[0])
