@@ -62,9 +62,13 @@ class Child:
 
     def expect(self, kind: type[Any]) -> Any:
         deadline = time.monotonic() + DEADLINE_S
-        while (message := self.channel.try_recv()) is None:
-            left_s = max(0.0, deadline - time.monotonic())
-            assert self.channel.wait(left_s), f"no {kind.__name__} within {DEADLINE_S:g} s"
+        try:
+            while (message := self.channel.try_recv()) is None:
+                left_s = max(0.0, deadline - time.monotonic())
+                assert self.channel.wait(left_s), f"no {kind.__name__} within {DEADLINE_S:g} s"
+        except ChannelClosed as error:
+            code, errors = self.end()
+            raise AssertionError(f"no {kind.__name__}, but {error}; {code=}\n{errors}") from error
         assert isinstance(message, kind), message
         return message
 
