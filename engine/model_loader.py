@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hookserve.hookspecs import current
-from hookserve.ops.context import set_model_context
+from hookserve.ops.context import get_tp_group, set_model_context
 
 from .errors import ConfigError, ModelFileError
 from .model_files import read_model_files
@@ -123,7 +123,8 @@ class GGUFModelLoader(DefaultModelLoader):
     ) -> Iterator[tuple[str, torch.Tensor]]:
         _, files = self._prepare_weights(model_config.path)
         for file in files:
-            yield from iterate_gguf(file, model_config.dtype)
+            in_parts = get_tp_group().world_size > 1
+            yield from iterate_gguf(file, model_config.dtype, in_parts=in_parts)
 
 
 class _Tracked:

@@ -17,6 +17,7 @@ from .gguf import GGUFFile, TensorInfo
 from .gguf_names import hf_config_from_gguf, hf_tensors
 from .gguf_quant import dequantize
 from .safetensors_files import read_header
+from .weight_parts import Rectangle, WeightPart
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -42,9 +43,12 @@ def iterate_safetensors(files: Iterable[str]) -> Iterator[tuple[str, torch.Tenso
 
 
 def iterate_gguf(
-    path: str, dtype: torch.dtype = torch.float32
+    path: str, dtype: torch.dtype = torch.float32, *, in_parts: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter of the file, dequantized to ``dtype``, under the ecosystem's name.
+
+    Args:
+        in_parts: give matrices as ``WeightPart``, for a model that takes a part of each.
 
     Raises:
         ModelFileError: a damaged file, or one of a kind that is not supported.
@@ -54,8 +58,16 @@ def iterate_gguf(
     for name, target in named.items():
         info = file.tensors[name]
         raw = file.raw(name)
-        if target.heads:
-            raw = _undo_interleave(path, info, raw, target.heads)
+        order = _row_order(path, info, raw, target.heads) if target.heads else None
+        if in_parts and len(info.shape) == 2 and not target.offset:
+            rows, columns = info.shape
+            whole = Rectangle(
+                raw.reshape(rows, -1), info.ggml_type, dtype, order, (0, rows), (0, columns)
+            )
+            yield target.name, WeightPart(whole)
+            continue
+        if order is not None:
+            raw = raw.reshape(len(order), -1)[order].reshape(-1)
         if target.offset:
             exact = dequantize(raw, info.ggml_type, info.shape)
             yield target.name, exact.sub_(target.offset).to(dtype)
@@ -63,8 +75,8 @@ def iterate_gguf(
             yield target.name, dequantize(raw, info.ggml_type, info.shape, dtype)
 
 
-def _undo_interleave(path: str, info: TensorInfo, raw: _Bytes, heads: int) -> _Bytes:
-    """Rows of a head from (pair, half) order back to (half, pair) order, still quantized.
+def _row_order(path: str, info: TensorInfo, raw: _Bytes, heads: int) -> npt.NDArray[np.int64]:
+    """Where the file has each row of a tensor whose heads are in (pair, half) order.
 
     The format rotates neighbouring rows, the ecosystem row i with row i + head_dim / 2. No block
     spans two rows, so whole rows of bytes move.
@@ -74,5 +86,5 @@ def _undo_interleave(path: str, info: TensorInfo, raw: _Bytes, heads: int) -> _B
         raise ModelFileError(
             f"{path}: tensor {info.name!r} has {rows} rows, which do not divide into {heads} heads"
         )
-    split = raw.reshape(heads, rows // heads // 2, 2, -1)
-    return split.swapaxes(1, 2).reshape(-1)
+    places = np.arange(rows).reshape(heads, rows // heads // 2, 2)
+    return places.swapaxes(1, 2).reshape(-1)
