@@ -125,10 +125,22 @@ def test_what_a_method_raises_comes_back_and_harms_nobody(start: Start) -> None:
     assert executor.collective_rpc("complain", args=(7,)) == [0, 1]
 
 
-def test_a_late_answer_is_a_timeout_and_is_not_taken_for_the_next_one(start: Start) -> None:
+def test_a_late_answer_is_a_timeout_and_is_not_taken_for_the_next_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 is held until the next call has been sent, so it answers both in turn."""
     executor = start()
-    with pytest.raises(TimeoutError, match=r"workers \[1\] have not answered within 0.05 s"):
-        executor.collective_rpc("sleep", 0.05, (1, 0.3))
+    late = pids(executor)[1]
+    os.kill(late, signal.SIGSTOP)
+    with pytest.raises(TimeoutError, match=r"workers \[1\] have not answered within 1 s"):
+        executor.collective_rpc("echo", 1.0, ("late",))
+    tell_all = executor._tell_all
+
+    def tell_and_let_go(message: Any) -> None:
+        tell_all(message)
+        os.kill(late, signal.SIGCONT)
+
+    monkeypatch.setattr(executor, "_tell_all", tell_and_let_go)
     assert executor.collective_rpc("echo", args=("next",)) == [["next", 0], ["next", 1]]
 
 
