@@ -63,6 +63,8 @@ def rope_of(config: Any, size: int, max_position: int) -> RotaryEmbedding:
     key = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise refuse_field(key, parameters, "one rotation for all layers")
+    if size % 2:
+        raise refuse_field("head_dim", size, "an even number: a head is rotated in pairs")
     try:
         return get_rope(size, max_position=max_position, rope_parameters=parameters)
     except ValueError as error:

@@ -287,6 +287,7 @@ def test_other_rotations_are_refused_by_name(
             {"sliding_window": 8, "layer_types": ["chunked_attention"] * 3},
             r"'chunked_attention' under 'layer_types\.0'; expected one of full_attention, slid",
         ),
+        ({"head_dim": 15}, r"15 under 'head_dim'; expected an even number"),
         (
             {"hidden_size": 66, "head_dim": None},
             r"66 under 'hidden_size'; expected a multiple of the 4 heads",
