@@ -89,8 +89,9 @@ class RequestRecord(msgspec.Struct, frozen=True):
 class StatLogger(Protocol):
     """Receives the engine's statistics in the front process.
 
-    Built once for each engine, positionally: ``cls(config, engine_index)``. Loggers add to the
-    built-in ones. ``record`` runs on the event loop and must not block.
+    Built once for each engine, positionally: ``cls(config, engine_index)``, within a minute, in a
+    thread of its own. Loggers add to the built-in ones. ``record`` runs on the event loop, or
+    between two steps where the engine is in this process, and must not block.
     """
 
     def __init__(self, config: Any, engine_index: int = 0) -> None: ...
@@ -102,7 +103,10 @@ class StatLogger(Protocol):
         mm_cache_stats: Any | None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called once for each step of the engine; either statistic may be ``None``."""
+        """Called once for each report of the engine: one for each step
+        (``hookserve.engine.messages.SchedulerStats`` with ``iteration_details``), and one where
+        something changed without a step. ``scheduler_stats`` is ``None`` for requests that ended
+        with the engine, ``iteration_stats`` where no request is concerned."""
 
     def log(self) -> None:
         """Called every stats interval (10 s)."""

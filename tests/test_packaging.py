@@ -150,6 +150,8 @@ assert not twice, twice
         "hookserve.engine.text",
         "hookserve.engine.config",
         "hookserve.engine.messages",
+        "hookserve.engine.async_llm",
+        "hookserve.engine.llm_engine",
         "hookserve.server",
     ],
 )
@@ -163,6 +165,19 @@ def test_it_imports_with_torch_blocked(prefix: str, source_root: Path, tmp_path:
     code = BLOCK_TENSORS + "import importlib\nfor n in sys.argv[1:]: importlib.import_module(n)"
     done = run_python(code, *names, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_for_use_in_python_is_found_without_torch(tmp_path: Path) -> None:
+    code = BLOCK_TENSORS + (
+        "import hookserve.engine as engine\n"
+        "assert not [n for n in sys.modules if n.startswith('hookserve.engine.')]\n"
+        "for name in engine.__all__: print(name, getattr(engine, name).__name__)\n"
+    )
+    done = run_python(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert all(asked == name for asked, name in found)
+    assert {"LLM", "AsyncLLM", "EngineArgs", "SamplingParams"} <= {name for name, _ in found}
 
 
 def test_the_links_for_type_checkers_lead_to_the_folders(source_root: Path) -> None:

@@ -59,8 +59,8 @@ from hookserve.engine import LLM, SamplingParams
 params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
 
-def ask(model, answers):
-    with LLM(model, max_model_len=128) as llm:
+def ask(model, answers, ranks=1):
+    with LLM(model, max_model_len=128, tensor_parallel_size=ranks) as llm:
         (output,) = llm.generate("abc", params, use_tqdm=False)
         answers.append(output.outputs[0].token_ids)
 
@@ -68,7 +68,7 @@ def ask(model, answers):
 async def as_in_a_notebook():
     answers = []
     ask(sys.argv[1], answers)  # a cell runs inside of the loop
-    threads = [threading.Thread(target=ask, args=(sys.argv[1], answers)) for _ in range(2)]
+    threads = [threading.Thread(target=ask, args=(sys.argv[1], answers, n)) for n in (1, 2)]
     for thread in threads:
         thread.start()
         thread.join()
