@@ -190,10 +190,12 @@ class EngineClient:
         result: list[Any] = await self._call(call_id, message, timeout)
         return result
 
-    async def describe(self, timeout: float | None = 2.0) -> list[dict[str, Any]]:
-        """The live plugin reports of the engine process, as plain data."""
+    async def describe(self, timeout: float | None = 2.0) -> dict[str, list[dict[str, Any]]]:
+        """The live plugin reports of the engine's processes, by their names, as plain data."""
         call_id = next(self._call_ids)
-        reports: list[dict[str, Any]] = await self._call(call_id, Describe(call_id), timeout)
+        reports: dict[str, list[dict[str, Any]]] = await self._call(
+            call_id, Describe(call_id), timeout
+        )
         return reports
 
     # -- what the generation code uses ------------------------------------------------------

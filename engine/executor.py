@@ -66,6 +66,10 @@ class Executor:
         facts: dict[str, Any] = self.collective_rpc("describe")[0]
         return facts
 
+    def describe_plugins(self) -> dict[str, list[dict[str, Any]]]:
+        """The live plugin reports of each process that was started, by its name."""
+        return {}
+
     def watched_fds(self) -> list[int]:
         """Descriptors that become readable when a worker ends; ``check_health`` then raises."""
         return []

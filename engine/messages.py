@@ -217,7 +217,8 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
 
 class Described(msgspec.Struct, frozen=True, tag=True):
     call_id: int
-    reports: list[dict[str, Any]]
+    reports: dict[str, list[dict[str, Any]]]
+    """By process: ``"engine"``, and ``"worker 0"`` and so on where workers are apart."""
 
 
 class RpcResult(msgspec.Struct, frozen=True, tag=True):

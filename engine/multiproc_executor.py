@@ -24,7 +24,15 @@ from .channel import ChannelClosed, wait_readable
 from .codec import Message
 from .errors import EX_SOFTWARE, WorkerError, WorkerPluginsError
 from .executor import Executor
-from .messages import CollectiveRpc, ManifestSent, Proceed, RpcResult, Shutdown
+from .messages import (
+    CollectiveRpc,
+    Describe,
+    Described,
+    ManifestSent,
+    Proceed,
+    RpcResult,
+    Shutdown,
+)
 from .step import ModelRunnerOutput, SchedulerOutput
 from .worker_child import WorkerChild
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
@@ -108,6 +116,12 @@ class MultiprocExecutor(Executor):
         self._tell_all(ExecuteModel(call_id, scheduler_output))
         answer: ModelExecuted = self._gather(_answers(call_id), {0}, None)[0]
         return answer.output
+
+    def describe_plugins(self) -> dict[str, list[dict[str, Any]]]:
+        call_id = next(self._call_ids)
+        self._tell_all(Describe(call_id))
+        answers = self._gather(_answers(call_id), set(range(len(self.workers))), None)
+        return {f"worker {rank}": answers[rank].reports["worker"] for rank in sorted(answers)}
 
     def watched_fds(self) -> list[int]:
         return [fd for worker in self.workers for fd in worker.fds]
@@ -194,5 +208,5 @@ class MultiprocExecutor(Executor):
 
 
 def _answers(call_id: int) -> Any:
-    kinds = (RpcResult, ModelExecuted, CallFailed)
+    kinds = (RpcResult, ModelExecuted, Described, CallFailed)
     return lambda message: isinstance(message, kinds) and message.call_id == call_id

@@ -160,7 +160,8 @@ class EngineProcess(ChildProcess):
             case CollectiveRpc():
                 self._call_workers(message, core)
             case Describe():
-                reports = [msgspec.to_builtins(report) for report in host.describe()]
+                mine = [msgspec.to_builtins(report) for report in host.describe()]
+                reports = {"engine": mine, **core.executor.describe_plugins()}
                 self.channel.send(Described(message.call_id, reports))
             case Shutdown():
                 self.stopping = True

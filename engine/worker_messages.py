@@ -1,7 +1,8 @@
 """The messages between engine and worker that ``messages`` does not have already.
 
-A worker is also told ``Proceed``, ``CollectiveRpc`` and ``Shutdown``, and says ``ManifestSent``,
-``RpcResult`` and ``Failed``. A step travels as the plain data of ``step``.
+A worker is also told ``Proceed``, ``CollectiveRpc``, ``Describe`` and ``Shutdown``, and says
+``ManifestSent``, ``RpcResult``, ``Described`` and ``Failed``. A step travels as the plain data of
+``step``.
 """
 
 from __future__ import annotations

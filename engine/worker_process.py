@@ -26,7 +26,15 @@ from .child_process import ChildProcess, describe_failure, run_child
 from .codec import Message
 from .errors import HookserveError
 from .log import configure_logging
-from .messages import CollectiveRpc, ManifestSent, Proceed, RpcResult, Shutdown
+from .messages import (
+    CollectiveRpc,
+    Describe,
+    Described,
+    ManifestSent,
+    Proceed,
+    RpcResult,
+    Shutdown,
+)
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ class WorkerProcess(ChildProcess):
         self.rank = start.rank
         self.name = f"worker {start.rank}"
         self._configure_logging(start)
-        host, vllm_config = self._bootstrap(start)
+        self.host, vllm_config = self._bootstrap(start)
         # Importing torch takes longer than anything else here; the engine compares meanwhile.
         from .vllm_config import set_current_vllm_config
         from .worker_class import make_worker
@@ -68,7 +76,7 @@ class WorkerProcess(ChildProcess):
         try:
             self.worker.shutdown()
         finally:
-            host.close()
+            self.host.close()
         return 0
 
     def _configure_logging(self, start: StartWorker) -> None:
@@ -112,6 +120,9 @@ class WorkerProcess(ChildProcess):
                     self.channel.send(ModelExecuted(message.call_id, output))
             case CollectiveRpc():
                 self._call(message)
+            case Describe():
+                reports = [msgspec.to_builtins(report) for report in self.host.describe()]
+                self.channel.send(Described(message.call_id, {"worker": reports}))
             case Shutdown():
                 self.stopping = True
             case _:

@@ -73,7 +73,7 @@ async def show_plugins(request: Request) -> Response:
     processes: dict[str, Any] = {"front": msgspec.to_builtins(serving.host.describe())}
     unanswered: dict[str, str] = {}
     try:
-        processes["engine"] = await serving.client.describe()
+        processes.update(await serving.client.describe())
     except TimeoutError:
         unanswered["engine"] = "no answer in time"
     except (EngineDeadError, RuntimeError) as error:

@@ -213,7 +213,8 @@ def test_a_plugin_that_fails_in_a_worker_alone_is_out_everywhere(
     assert server.status("/broken") == 404
     identity = "broken-toy:hookserve:broken_toy"
     processes: dict[str, Any] = server.get("/v1/plugins").json()["processes"]
-    for process in ("front", "engine"):
+    assert list(processes) == ["front", "engine", "worker 0", "worker 1"]
+    for process in processes:
         (report,) = [each for each in processes[process] if each["identity"] == identity]
         assert "not in a worker" in str(report), report
     assert f"plugin {identity} failed in the worker process" in server.stderr

@@ -174,7 +174,7 @@ def test_reports_and_calls_are_answered_between_steps(start):
     child.channel.send(Describe(1))
     described = child.expect(Described)
     assert described.call_id == 1
-    assert "hookserve:builtin:executors" in {r["identity"] for r in described.reports}
+    assert "hookserve:builtin:executors" in {r["identity"] for r in described.reports["engine"]}
     child.channel.send(CollectiveRpc(2, "check_health"))
     assert child.expect(RpcResult) == RpcResult(2, [True])
     child.channel.send(CollectiveRpc(3, "no_such_method"))

@@ -102,7 +102,7 @@ def test_calls_to_workers_answer_or_say_why(serve_script: Any) -> None:
                 await client.collective_rpc("nothing")
             with pytest.raises(RuntimeError, match="object"):
                 await client.collective_rpc("nothing", args=[object()])
-            assert await client.describe() == [{"identity": "scripted"}]
+            assert await client.describe() == {"engine": [{"identity": "scripted"}]}
 
     asyncio.run(run())
 

@@ -109,7 +109,8 @@ class ScriptedEngine:
                 self._plans.pop(message.request_id, None)
                 await self._report_idle()
             elif isinstance(message, Describe):
-                await self._channel.send(Described(message.call_id, [{"identity": "scripted"}]))
+                reports = {"engine": [{"identity": "scripted"}]}
+                await self._channel.send(Described(message.call_id, reports))
             elif isinstance(message, CollectiveRpc):
                 await self._channel.send(RpcResult(message.call_id, error="no such method"))
 
