@@ -38,6 +38,7 @@ class Traced:
             **options,
         )
         self.core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+        torch.set_num_threads(1)  # products so small are slower shared
         self.rows: list[int] = []
         """Tokens that the model was given, step by step."""
         self.tokens: dict[str, list[int]] = {}
