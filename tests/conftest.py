@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parity-fraction",
         type=float,
         default=0.1,
-        help="the part of the parity prompts to run: 1 for all hundred (default: a fixed tenth)",
+        help="the part of the parity prompts and cells to run: 1 for all (default: a fixed tenth)",
     )
 
 
