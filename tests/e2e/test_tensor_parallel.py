@@ -161,6 +161,8 @@ def test_whoever_is_killed_takes_all_others_along(
     }
     (engine,) = found["engine"]
     assert all(process_parents()[worker] == engine for worker in found["worker"])
+    for pid, has_torch in ((engine, False), *((worker, True) for worker in found["worker"])):
+        assert ("libtorch" in Path(f"/proc/{pid}/maps").read_text()) == has_torch
     body = {"prompt": PROMPTS[1], "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
     reply = server.post("/v1/completions", {**body, "return_token_ids": True}).json()
     assert reply["choices"][0]["token_ids"] == reference[1]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from hookserve.engine.environment import child_environment, default_cache_dir
+import socket
+
+from hookserve.engine.environment import (
+    child_environment,
+    default_cache_dir,
+    worker_environment,
+)
 
 
 def test_openmp_threads_of_the_engine_spin_as_the_operator_says() -> None:
     assert child_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "20000"}
     for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
         assert child_environment(said) == said
+
+
+def test_ranks_meet_on_the_loopback_interface_whatever_the_operator_says() -> None:
+    """Whoever reaches the port of a rank could speak as one."""
+    environment = worker_environment({"A": "b", "GLOO_SOCKET_IFNAME": "eth0"})
+    name = environment.pop("GLOO_SOCKET_IFNAME")
+    assert name == "lo" and name in [name for _, name in socket.if_nameindex()]
+    assert environment == child_environment({"A": "b"})
 
 
 def test_downloads_go_where_somebody_said_or_where_the_desktop_standard_puts_them() -> None:

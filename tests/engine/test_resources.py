@@ -121,6 +121,14 @@ def test_two_threads_of_a_core_count_once(machine):
     assert "2 cores" in reason
 
 
+def test_ranks_share_the_threads_and_each_has_one_at_least(machine):
+    root = machine({})
+    shared = {n: resources.choose_num_threads(root, set(range(7)), n) for n in (1, 2, 3, 9)}
+    assert {n: threads for n, (threads, _) in shared.items()} == {1: 7, 2: 3, 3: 2, 9: 1}
+    assert shared[2][1] == "7 processors in the affinity mask, shared by 2 ranks"
+    assert "shared" not in shared[1][1]
+
+
 def test_this_machine_answers():
     assert resources.choose_num_threads()[0] >= 1
     assert 0 < resources.available_memory()[0] <= resources.total_memory()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hookserve.engine.config import EngineConfig
@@ -278,6 +279,18 @@ def test_the_plan_by_hand(config: EngineConfig, tiny_llama: Path) -> None:
     small = plan_memory(config, Machine((8 << 20) + weights))
     assert small.num_blocks == (4 << 20) // plan.block_bytes
     assert "half of the free memory" in small.reason and "there is that much" in small.reason
+
+
+def test_the_plan_of_two_ranks_by_hand(config: EngineConfig) -> None:
+    parallel = msgspec.structs.replace(config.parallel, tensor_parallel_size=2)
+    config = msgspec.structs.replace(config, parallel=parallel)
+    weights = estimate_weight_bytes(config)
+    plan = plan_memory(config, Machine((8 << 20) + weights))
+    # One of the two key heads on each; half of its half of what the weights leave.
+    assert plan.block_bytes == 2 * 2 * 1 * 16 * 4 * 16
+    assert plan.num_blocks == (2 << 20) // plan.block_bytes
+    assert plan.num_bytes == 2 * plan.num_blocks * plan.block_bytes
+    assert "for each of 2 ranks" in plan.reason
 
 
 def test_weights_are_estimated_in_the_dtype_that_they_will_have(tiny_llama: Path) -> None:
