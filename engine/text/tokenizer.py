@@ -135,6 +135,9 @@ class Tokenizer:
 
     def min_token_count(self, text: str) -> int:
         """A number of tokens that the text has at least, without tokenizing it."""
+        model = self.backend.model
+        if getattr(model, "fuse_unk", False) and not getattr(model, "byte_fallback", False):
+            return 0  # one unknown token may stand for the whole text
         return -(-len(text) // self.max_token_bytes)
 
 

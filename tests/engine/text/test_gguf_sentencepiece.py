@@ -207,6 +207,8 @@ def test_without_byte_pieces_the_unknown_piece_stands_for_a_run(load: Load) -> N
     )
     spelled = [tokenizer.id_to_token(i) for i in tokenizer.encode("fox Привет fox", False)]
     assert spelled == ["▁fox", "▁", "<unk>", "▁fox"]
+    unknown = "П" * 5000
+    assert tokenizer.min_token_count(unknown) <= len(tokenizer.encode(unknown))
 
 
 def test_a_chat_template_comes_from_the_file(load: Load) -> None:
