@@ -104,12 +104,21 @@ class ContextLimits:
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
 
-    def max_tokens(self, num_prompt: int, asked: int | None, default: int | None) -> int:
+    def max_tokens(
+        self,
+        num_prompt: int,
+        asked: int | None,
+        default: int | None,
+        *,
+        path: str = "max_tokens",
+        prompt_path: str = "prompt",
+    ) -> int:
         """Tokens that the request may generate.
 
         Args:
             asked: the caller's own number; it must fit.
             default: where the caller says nothing; cut to what is left. ``None``: all that is left.
+            path, prompt_path: what messages call that number, and the prompt.
 
         Raises:
             InvalidRequestError: ``context_length_exceeded``, with the numbers.
@@ -121,13 +130,16 @@ class ContextLimits:
             else f"the KV cache, which holds {self.kv_capacity} tokens"
         )
         left = limit - num_prompt
+        if left < 1:
+            raise _too_long(
+                f"{prompt_path}: it has {num_prompt} tokens, which leaves none of {of}", prompt_path
+            )
         if asked is not None and asked > left:
             raise _too_long(
-                f"{num_prompt} prompt tokens and max_tokens {asked} are {num_prompt + asked} "
-                f"tokens together, more than {of}"
+                f"{num_prompt} prompt tokens and {path} {asked} are {num_prompt + asked} "
+                f"tokens together, more than {of}",
+                path,
             )
-        if left < 1:
-            raise _too_long(f"the prompt has {num_prompt} tokens, which leaves none of {of}")
         if asked is not None:
             return asked
         return left if default is None else min(default, left)
@@ -201,5 +213,5 @@ class ContextLimits:
             )
 
 
-def _too_long(message: str) -> InvalidRequestError:
-    return InvalidRequestError(message, param="max_tokens", code="context_length_exceeded")
+def _too_long(message: str, path: str) -> InvalidRequestError:
+    return InvalidRequestError(message, param=path, code="context_length_exceeded")

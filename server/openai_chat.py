@@ -10,17 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from hookserve.engine.request_limits import ContextLimits
+
 from . import wire_chat as wire
 from .choice import fold_choices
 from .errors import bad_request
-from .generation import Generation
+from .openai_reply import Reply
 from .openai_request import read_request, reply_id, serving_of
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
-from .streaming import EventStream, until_gone
 from .wire_chat import ChatEvents, ChatRequest
-from .wire_common import usage
-from .wire_logprobs import LogprobsWriter
 
 PATH = "/v1/chat/completions"
 
@@ -42,32 +41,33 @@ async def create_chat_completion(request: Request) -> Response:
     check_choices(wanted, 1, None)
     prompt = await _token_prompt(serving, wanted)
     limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
-    asked = wanted.max_completion_tokens or wanted.max_tokens
     params = sampling_params(
         wanted,
         serving.defaults,
         limits,
-        max_tokens=[limits.max_tokens(len(prompt), asked, None)],
+        max_tokens=[_max_tokens(limits, len(prompt), wanted)],
         bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
         best_of=None,
         logprobs=num_logprobs,
     )
-    generation = Generation(
+    reply = ChatReply(
         serving,
+        wanted,
         request_id=request.state.request_id,
         route=PATH,
         model=model,
         prompts=[prompt],
         params=params,
-        priority=wanted.priority or 0,
-        cache_salt=wanted.cache_salt,
+        num_top=num_top,
     )
-    writer = LogprobsWriter(serving.tokenizer, num_top, bool(wanted.return_tokens_as_token_ids))
-    reply = _Reply(generation, writer, bool(wanted.return_token_ids))
-    if wanted.stream:
-        return EventStream(generation, reply.events(with_usage), headers)
-    body = await until_gone(request.receive, generation, reply.collect())
-    return Response(body, headers=headers, media_type="application/json")
+    return await reply.response(request, with_usage, headers)
+
+
+def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:
+    asked, path = wanted.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, path = wanted.max_tokens, "max_tokens"
+    return limits.max_tokens(num_prompt, asked, None, path=path, prompt_path="messages")
 
 
 async def _token_prompt(serving: Serving, wanted: ChatRequest) -> list[int]:
@@ -107,26 +107,21 @@ def _num_logprobs(wanted: ChatRequest) -> int | None:
     return None
 
 
-class _Reply:
-    """What one request's reply shows of its generation, streamed or whole."""
-
-    def __init__(self, generation: Generation, writer: LogprobsWriter, with_ids: bool) -> None:
-        self._generation = generation
-        self._writer = writer
-        self._with_ids = with_ids
+class ChatReply(Reply):
+    """``n`` messages for one chat."""
 
     async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
-        generation = self._generation
+        generation = self.generation
         events = ChatEvents(reply_id("chatcmpl"), int(time.time()), generation.model, with_usage)
-        unsent_ids = generation.prompts[0] if self._with_ids else None
+        unsent_ids = generation.prompts[0] if self.with_ids else None
         silent = set(range(generation.n))
         async for index, delta in generation.deltas():
             if index in silent:
                 silent.remove(index)
                 yield events.role(index, unsent_ids)
                 unsent_ids = None
-            token_ids = delta.token_ids if self._with_ids and delta.token_ids else None
-            logprobs = self._writer.chat(delta.logprobs) if delta.token_ids else None
+            token_ids = delta.token_ids if self.with_ids and delta.token_ids else None
+            logprobs = self.writer.chat(delta.logprobs) if delta.token_ids else None
             with_tokens = token_ids is not None or logprobs is not None
             if delta.text or (with_tokens and delta.finish_reason is None):
                 yield events.delta(index, delta.text, None, None, token_ids, logprobs)
@@ -135,11 +130,10 @@ class _Reply:
                 reasons = delta.finish_reason, delta.stop_reason
                 yield events.delta(index, "", *reasons, token_ids, logprobs)
         if with_usage:
-            yield events.usage(_usage(generation))
+            yield events.usage(self.usage())
 
     async def collect(self) -> bytes:
-        """The fold of the stream: the same deltas, joined."""
-        generation = self._generation
+        generation = self.generation
         choices = await fold_choices(generation)
         reply = {
             "id": reply_id("chatcmpl"),
@@ -152,24 +146,16 @@ class _Reply:
                     choice.text,
                     choice.finish_reason,
                     choice.stop_reason,
-                    choice.token_ids if self._with_ids else None,
-                    self._writer.chat(choice.logprobs),
+                    choice.token_ids if self.with_ids else None,
+                    self.writer.chat(choice.logprobs),
                 )
                 for index, choice in enumerate(choices)
             ],
-            "usage": _usage(generation),
+            "usage": self.usage(),
         }
-        about_prompt = self._writer.prompt(generation.prompt_logprobs[0])
+        about_prompt = self.writer.prompt(generation.prompt_logprobs[0])
         if about_prompt is not None:
             reply["prompt_logprobs"] = about_prompt
-        if self._with_ids:
+        if self.with_ids:
             reply["prompt_token_ids"] = generation.prompts[0]
         return msgspec.json.encode(reply)
-
-
-def _usage(generation: Generation) -> dict[str, object]:
-    return usage(
-        generation.num_prompt_tokens,
-        generation.num_completion_tokens,
-        generation.num_cached_tokens,
-    )

@@ -14,15 +14,12 @@ from starlette.routing import BaseRoute, Route
 from . import wire_completions as wire
 from .choice import Choice, fold_choices
 from .errors import bad_request
-from .generation import Generation
 from .limits import MAX_PROMPTS, check_num_prompts
+from .openai_reply import Reply
 from .openai_request import read_request, reply_id, serving_of
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
-from .streaming import EventStream, until_gone
-from .wire_common import usage
 from .wire_completions import CompletionEvents, CompletionRequest
-from .wire_logprobs import LogprobsWriter
 
 PATH = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16
@@ -44,36 +41,31 @@ async def create_completion(request: Request) -> Response:
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     prompts = await _token_prompts(serving, wanted)
     check_choices(wanted, len(prompts), wanted.best_of)
-    num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts)
+    num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
     limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
     params = sampling_params(
         wanted,
         serving.defaults,
         limits,
         max_tokens=[
-            limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS)
-            for prompt in prompts
+            limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS, prompt_path=path)
+            for path, prompt in prompts.items()
         ],
         bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
         best_of=wanted.best_of,
         logprobs=num_logprobs,
     )
-    generation = Generation(
+    reply = CompletionReply(
         serving,
+        wanted,
         request_id=request.state.request_id,
         route=PATH,
         model=model,
-        prompts=prompts,
+        prompts=list(prompts.values()),
         params=params,
-        priority=wanted.priority or 0,
-        cache_salt=wanted.cache_salt,
+        num_top=num_top,
     )
-    writer = LogprobsWriter(serving.tokenizer, num_top, bool(wanted.return_tokens_as_token_ids))
-    reply = _Reply(generation, writer, bool(wanted.return_token_ids))
-    if wanted.stream:
-        return EventStream(generation, reply.events(with_usage), headers)
-    body = await until_gone(request.receive, generation, reply.collect())
-    return Response(body, headers=headers, media_type="application/json")
+    return await reply.response(request, with_usage, headers)
 
 
 def _num_logprobs(wanted: CompletionRequest) -> int | None:
@@ -89,8 +81,8 @@ def _num_logprobs(wanted: CompletionRequest) -> int | None:
     return None if wanted.logprobs is False else wanted.logprobs
 
 
-async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> list[list[int]]:
-    """Every prompt as token ids, in the client's order.
+async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> dict[str, list[int]]:
+    """Every prompt as token ids, by its path, in the client's order.
 
     Raises:
         ApiError: 400 for an empty prompt, a mixed list, or ids beyond the vocabulary.
@@ -100,8 +92,8 @@ async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> list[li
     check_num_prompts(len(texts) + len(token_lists))
     for path, ids in token_lists.items():
         serving.limits.check_token_ids(ids, path)
-    prompts = list(token_lists.values()) or await serving.encode(list(texts.values()))
-    for path, prompt in zip(texts or token_lists, prompts, strict=True):
+    prompts = token_lists or await serving.encode(texts)
+    for path, prompt in prompts.items():
         if not prompt:
             raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
     return prompts
@@ -157,21 +149,16 @@ def split_prompt(
     return {}, cast("dict[str, list[int]]", named)
 
 
-class _Reply:
-    """What one request's reply shows of its generation, streamed or whole."""
-
-    def __init__(self, generation: Generation, writer: LogprobsWriter, with_ids: bool) -> None:
-        self._generation = generation
-        self._writer = writer
-        self._with_ids = with_ids
+class CompletionReply(Reply):
+    """``n`` choices for each prompt."""
 
     async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
-        generation = self._generation
+        generation = self.generation
         events = CompletionEvents(reply_id("cmpl"), int(time.time()), generation.model, with_usage)
-        unsent = dict.fromkeys(range(len(generation.prompts) * generation.n), self._with_ids)
+        unsent = dict.fromkeys(range(len(generation.prompts) * generation.n), self.with_ids)
         async for index, delta in generation.deltas():
-            logprobs = self._writer.completion(delta.logprobs, delta.text_offsets)
-            with_tokens = bool(delta.token_ids) and (self._with_ids or logprobs is not None)
+            logprobs = self.writer.completion(delta.logprobs, delta.text_offsets)
+            with_tokens = bool(delta.token_ids) and (self.with_ids or logprobs is not None)
             if not (delta.text or delta.finish_reason or with_tokens):
                 continue
             prompt = generation.prompts[index // generation.n] if unsent.pop(index, False) else None
@@ -181,18 +168,17 @@ class _Reply:
                 delta.finish_reason,
                 delta.stop_reason,
                 logprobs,
-                token_ids=delta.token_ids if self._with_ids else None,
+                token_ids=delta.token_ids if self.with_ids else None,
                 prompt_token_ids=prompt,
             )
             yield events.delta(value)
         if with_usage:
-            yield events.usage(_usage(generation))
+            yield events.usage(self.usage())
 
     async def collect(self) -> bytes:
-        """The fold of the stream: the same deltas, joined."""
-        generation = self._generation
+        generation = self.generation
         choices = await fold_choices(generation)
-        about_prompts = [self._writer.prompt(each) for each in generation.prompt_logprobs]
+        about_prompts = [self.writer.prompt(each) for each in generation.prompt_logprobs]
         return msgspec.json.encode(
             {
                 "id": reply_id("cmpl"),
@@ -203,29 +189,21 @@ class _Reply:
                     self._choice(index, choice, about_prompts[choice.prompt_index])
                     for index, choice in enumerate(choices)
                 ],
-                "usage": _usage(generation),
+                "usage": self.usage(),
             }
         )
 
     def _choice(
         self, index: int, choice: Choice, about_prompt: list[dict[str, Any] | None] | None
     ) -> dict[str, Any]:
-        prompt = self._generation.prompts[choice.prompt_index]
+        prompt = self.generation.prompts[choice.prompt_index]
         return wire.choice(
             index,
             choice.text,
             choice.finish_reason,
             choice.stop_reason,
-            self._writer.completion(choice.logprobs, choice.text_offsets),
-            token_ids=choice.token_ids if self._with_ids else None,
-            prompt_token_ids=prompt if self._with_ids else None,
+            self.writer.completion(choice.logprobs, choice.text_offsets),
+            token_ids=choice.token_ids if self.with_ids else None,
+            prompt_token_ids=prompt if self.with_ids else None,
             prompt_logprobs=about_prompt,
         )
-
-
-def _usage(generation: Generation) -> dict[str, object]:
-    return usage(
-        generation.num_prompt_tokens,
-        generation.num_completion_tokens,
-        generation.num_cached_tokens,
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -82,15 +82,19 @@ class Serving:
             )
         return requested
 
-    async def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    async def encode(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
         """Tokenize prompts as they are, with the tokenizer's own BOS rule.
+
+        Args:
+            texts: by their path in the request.
 
         Raises:
             ApiError: 400 for a text that cannot fit, found before it is tokenized.
         """
-        for text in texts:
-            self._check_length(text, "prompt")
-        return await self._in_thread(lambda: [self.tokenizer.encode(text) for text in texts])
+        for path, text in texts.items():
+            self._check_length(text, path)
+        encode = self.tokenizer.encode
+        return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
 
     async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
         if not words:
@@ -129,8 +133,8 @@ class Serving:
         at_least = self.tokenizer.min_token_count(text)
         if at_least > limit:
             raise bad_request(
-                f"the prompt has {len(text)} characters, which are at least {at_least} tokens, "
-                f"more than the model's context of {limit} tokens",
+                f"{param}: {len(text)} characters are at least {at_least} tokens, more than the "
+                f"model's context of {limit} tokens",
                 param=param,
                 code="context_length_exceeded",
             )

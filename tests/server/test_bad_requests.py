@@ -198,9 +198,30 @@ def test_the_context_is_exceeded_by_one(serve_script: Any) -> None:
     assert "128" in error["message"]
 
 
-def test_a_prompt_that_fills_the_context_is_refused(serve_script: Any) -> None:
-    error = error_of(post(serve_script, json.dumps({"prompt": "a" * 128}).encode()))
-    assert error["code"] == "context_length_exceeded"
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "a" * 128}, "prompt"),
+        ("/v1/completions", {"prompt": "a" * 128, "max_tokens": 1}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", "a" * 128]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": [[7], [7] * 128]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": ["a", "ab " * 9999]}, "prompt[1]"),
+        ("/v1/completions", {"prompt": ["a", "a" * 9], "max_tokens": 120}, "max_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": "a" * 120}]}, "messages"),
+        (CHAT, {"messages": HELLO, "max_tokens": 128}, "max_tokens"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 128}, "max_completion_tokens"),
+    ],
+)
+def test_what_does_not_fit_the_context_is_named(
+    path: str, body: dict[str, Any], param: str, serve_script: Any
+) -> None:
+    error = error_of(post(serve_script, json.dumps(body).encode(), path))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert param in error["message"]
 
 
 def test_a_prompt_that_can_never_fit_the_cache_is_refused(serve_script: Any) -> None:
