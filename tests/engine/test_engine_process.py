@@ -211,7 +211,6 @@ def test_the_terminals_signals_are_left_to_the_front(start):
     assert child.expect(RpcResult).result == [True]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 def test_it_dies_with_a_parent_that_was_killed(tmp_path):
     """A parent that starts an engine, passes on the socket, says the pid, and sleeps."""
     ours, theirs = socket.socketpair()

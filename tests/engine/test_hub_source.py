@@ -96,7 +96,6 @@ def resolve(port: int, reference: str, cache: Path) -> tuple[int, str]:
 def test_a_snapshot_has_what_is_served_and_stays_without_the_hub(
     tmp_path: Path, hub: http.server.ThreadingHTTPServer
 ) -> None:
-    pytest.importorskip("huggingface_hub")
     code, path = resolve(hub.server_port, "org/name", tmp_path)
     assert code == 0
     found = {p.name: p.read_bytes() for p in Path(path).iterdir()}
@@ -108,7 +107,6 @@ def test_a_snapshot_has_what_is_served_and_stays_without_the_hub(
 def test_what_the_hub_does_not_have_is_one_sentence(
     tmp_path: Path, hub: http.server.ThreadingHTTPServer
 ) -> None:
-    pytest.importorskip("huggingface_hub")
     code, message = resolve(hub.server_port, "org/other", tmp_path)
     assert code == 75
     assert message.startswith("org/other: could not be fetched from the hub")
