@@ -99,9 +99,19 @@ class QueueFullError(RequestError):
         super().__init__(message, code="queue_full")
 
 
-_SHORT = reprlib.Repr()
+class _Shortener(reprlib.Repr):
+    """Python itself refuses to write out whole numbers of thousands of digits."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        bits = x.bit_length()
+        if bits > 4 * MAX_VALUE_LEN:
+            return f"a whole number of {bits} bits"
+        return super().repr_int(x, level)
+
+
+_SHORT = _Shortener()
 _SHORT.maxlevel = 8
-_SHORT.maxlist = _SHORT.maxdict = MAX_VALUE_LEN // 2
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = MAX_VALUE_LEN // 2
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 2 * MAX_VALUE_LEN
 
 

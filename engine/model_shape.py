@@ -8,7 +8,7 @@ needs beyond these is for its class to check, and whether the weights fit is for
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -187,7 +187,8 @@ def _is_size(value: Any, most: int) -> bool:
 
 def _is_weight(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value >= 0
+    # A whole number may be too large to be made a float; comparing the two is exact.
+    return is_number and 0 <= value <= sys.float_info.max
 
 
 def _is_factor(value: Any) -> bool:

@@ -6,9 +6,14 @@ The rules look at one value each; what two fields say together is ``sampling_par
 from __future__ import annotations
 
 import enum
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from .errors import cut
+
+_MAX_SHOWN = 100
+"""Characters of a value that a message repeats."""
 
 
 class RequestOutputKind(enum.Enum):
@@ -30,8 +35,7 @@ class SamplingParamsError(ValueError):
     """
 
     def __init__(self, param: str, value: Any, expected: str) -> None:
-        shown = repr(value)
-        shown = shown if len(shown) <= 100 else shown[:97] + "..."
+        shown = cut(repr(value) if isinstance(value, str) else value, _MAX_SHOWN)
         super().__init__(f"{param}: {shown} is not {expected}")
         self.param = param
 
@@ -81,7 +85,8 @@ def _range(least: float, most: float | None) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    # A whole number may be too large to be made a float; comparing the two is exact.
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _are_ids(value: Any) -> bool:

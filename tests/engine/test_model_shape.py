@@ -76,6 +76,7 @@ def test_what_is_right(changes: dict[str, Any]) -> None:
             "a number above 0, at most 1",
         ),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps", "a number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta", "a number above 0"),
         ({"final_logit_softcapping": 0}, "final_logit_softcapping", "a number above 0"),
         ({"sliding_window": "8"}, "sliding_window", "a whole number from 1 to 1000000000"),
         ({"max_window_layers": -1}, "max_window_layers", "a whole number from 0 to 10000"),
