@@ -36,7 +36,7 @@ def read_prompts(given: Any) -> list[Prompt]:
     """
     if isinstance(given, str | Mapping) or _is_token_ids(given):
         return [read_prompt(given)]
-    if not isinstance(given, Sequence):
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
         raise InvalidRequestError(
             f"prompts: expected a prompt or a list of prompts, got {type(given).__name__}",
             param="prompts",
@@ -88,4 +88,7 @@ def _read_mapping(given: Mapping[str, Any], path: str) -> Prompt:
 
 
 def _is_token_ids(given: Any) -> bool:
-    return isinstance(given, Sequence) and bool(given) and set(map(type, given)) == {int}
+    """Bytes are no ids, though each of them is a whole number: somebody forgot to decode a text."""
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        return False
+    return bool(given) and set(map(type, given)) == {int}

@@ -30,6 +30,8 @@ def test_each_form_is_read(given: Any, read: list[Prompt]) -> None:
     [
         (7, "prompts", "got int"),
         (["a", 7], "prompts[1]", "got 7"),
+        (b"a", "prompts", "got bytes"),
+        ([b"a"], "prompts[0]", "got b'a'"),
         ([[1, "b"]], "prompts[0]", "expected a text"),
         ([[True]], "prompts[0]", "expected a text"),
         ({"promt": "a"}, "prompt", "did you mean 'prompt'"),
