@@ -32,7 +32,7 @@ from .config import (
 from .environment import default_cache_dir
 from .errors import ConfigError, HookserveError, ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
-from .regular_file import read_json_object
+from .regular_file import read_json_object, read_text
 from .sampling_rules import RULE_OF
 from .setting import Setting
 
@@ -395,8 +395,11 @@ class EngineArgs:
         if given is None:
             return None
         if os.path.isfile(given):
-            with open(given, encoding="utf-8") as file:
-                return file.read()
+            try:
+                return read_text(given)
+            except ModelFileError as error:
+                expected = f"a file that can be read ({error})"
+                raise self._refuse("chat_template", given, expected) from error
         if "{" not in given:
             raise self._refuse("chat_template", given, "a file that exists, or a template")
         return given

@@ -308,6 +308,9 @@ def test_a_chat_template_is_a_file_or_a_text(host: Host, tiny_llama: Path, tmp_p
     assert build(host, tiny_llama, chat_template="{{ x }}").model.chat_template == "{{ x }}"
     with pytest.raises(ConfigError, match="--chat-template"):
         build(host, tiny_llama, chat_template=str(tmp_path / "no.jinja"))
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="--chat-template .* a file that can be read .*utf-8"):
+        build(host, tiny_llama, chat_template=str(file))
 
 
 def test_a_tokenizer_of_its_own_goes_through_the_sources(
