@@ -32,6 +32,7 @@ from .config import (
 from .environment import default_cache_dir
 from .errors import ConfigError, HookserveError, ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
+from .rank_choice import HeadCounts, choose_executor
 from .regular_file import read_json_object, read_text
 from .sampling_rules import RULE_OF
 from .setting import Setting
@@ -293,7 +294,9 @@ class EngineArgs:
         check_architecture(model.architectures, host)
         self._check_blocks(model.max_model_len)
         self._check_ranks(_text_config(model.hf_config))
-        executor, executor_reason = self._choose_executor()
+        executor, executor_reason = choose_executor(
+            self.distributed_executor_backend, self.tensor_parallel_size
+        )
         config = EngineConfig(
             model=model,
             cache=CacheConfig(
@@ -445,39 +448,24 @@ class EngineArgs:
             )
         return self.max_model_len
 
-    def _choose_executor(self) -> tuple[str, str]:
-        """The executor's name, and why."""
-        ranks, asked = self.tensor_parallel_size, self.distributed_executor_backend
-        if asked != "auto":
-            if asked == "uni" and ranks > 1:
-                raise self._refuse(
-                    "distributed_executor_backend",
-                    asked,
-                    f"mp for --tensor-parallel-size {ranks}: one process is one rank",
-                )
-            return asked, "asked for"
-        if ranks == 1:
-            return "uni", "one rank needs no process of its own"
-        return "mp", f"{ranks} ranks, each a process of its own"
-
     # -- limits ---------------------------------------------------------------------------------
 
     def _check_ranks(self, text_config: Mapping[str, Any]) -> None:
-        """Every rank has as many heads as any other; key heads that are fewer are repeated."""
-        ranks = self.tensor_parallel_size
-        heads = int(text_config.get("num_attention_heads") or 1)
-        key_heads = int(text_config.get("num_key_value_heads") or heads)
-        fits = [
-            n
-            for n in range(1, heads + 1)
-            if heads % n == 0 and (key_heads % n == 0 or n % key_heads == 0)
-        ]
+        ranks, executor = self.tensor_parallel_size, self.distributed_executor_backend
+        counts = HeadCounts.of(text_config)
+        fits = counts.rank_counts()
         if ranks not in fits:
             raise self._refuse(
                 "tensor_parallel_size",
                 ranks,
-                f"a number by which the model's {heads} attention heads and {key_heads} key heads "
-                f"can be shared out: {', '.join(map(str, fits))}",
+                f"a number by which the model's {counts.heads} attention heads and "
+                f"{counts.key_heads} key heads can be shared out: {', '.join(map(str, fits))}",
+            )
+        if executor == "uni" and ranks > 1:
+            raise self._refuse(
+                "distributed_executor_backend",
+                executor,
+                f"mp for --tensor-parallel-size {ranks}: one process is one rank",
             )
 
     def _check_limits(self) -> None:
