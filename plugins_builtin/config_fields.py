@@ -71,14 +71,21 @@ def rope_of(config: Any, size: int, max_position: int) -> RotaryEmbedding:
         raise refuse_field(key, parameters, f"a rotation that is supported ({error})") from error
 
 
-def layer_window(config: Any, prefix: str) -> int | None:
+def layer_window(config: Any, prefix: str, defaults: Mapping[str, Any]) -> int | None:
     """How many tokens the layer at ``prefix`` sees; ``None``: all.
+
+    Args:
+        defaults: the architecture's, for keys that are not stated.
 
     Raises:
         ModelFileError: ``layer_types`` names a kind of layer that is not supported.
     """
-    window: int | None = getattr(config, "sliding_window", None)
-    if window is None or not getattr(config, "use_sliding_window", True):
+
+    def stated(key: str, otherwise: Any) -> Any:
+        return getattr(config, key, defaults.get(key, otherwise))
+
+    window: int | None = stated("sliding_window", None)
+    if window is None or not stated("use_sliding_window", True):
         return None
     types = getattr(config, "layer_types", None)
     if types:
@@ -88,5 +95,5 @@ def layer_window(config: Any, prefix: str) -> int | None:
                 f"layer_types.{index}", types[index], f"one of {', '.join(LAYER_TYPES)}"
             )
         return window if types[index] == "sliding_attention" else None
-    first = getattr(config, "max_window_layers", None) or 0
+    first = stated("max_window_layers", None) or 0
     return window if not first or extract_layer_index(prefix) >= first else None

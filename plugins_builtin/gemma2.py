@@ -5,7 +5,8 @@ and on the logits, a window in every second layer, and embeddings scaled by the 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,6 +17,9 @@ from hookserve.ops.logits_processor import LogitsProcessor
 
 from .llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP, LlamaModel
 
+FINAL_SOFT_CAP = 30.0
+"""Where a configuration does not state ``final_logit_softcapping``."""
+
 
 class Gemma2MLP(LlamaMLP):
     pass
@@ -24,6 +28,11 @@ class Gemma2MLP(LlamaMLP):
 class Gemma2Attention(LlamaAttention):
     """Scores are scaled by ``query_pre_attn_scalar`` and kept within ``attn_logit_softcapping``."""
 
+    config_defaults: ClassVar[Mapping[str, Any]] = {
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+    }
+
     def score_scale(self, config: Any) -> float:
         return float(config.query_pre_attn_scalar**-0.5)
 
@@ -31,7 +40,8 @@ class Gemma2Attention(LlamaAttention):
         options = super().attention_options(config, prefix)
         if not getattr(config, "layer_types", None) and extract_layer_index(prefix) % 2:
             options["per_layer_sliding_window"] = None
-        options["logits_soft_cap"] = getattr(config, "attn_logit_softcapping", None)
+        key = "attn_logit_softcapping"
+        options["logits_soft_cap"] = getattr(config, key, self.config_defaults[key])
         return options
 
 
@@ -94,6 +104,5 @@ class Gemma2ForCausalLM(LlamaForCausalLM):
     is_tied_by_default = True
 
     def _init_logits_processor(self, config: Any) -> LogitsProcessor:
-        return LogitsProcessor(
-            config.vocab_size, soft_cap=getattr(config, "final_logit_softcapping", None)
-        )
+        soft_cap = getattr(config, "final_logit_softcapping", FINAL_SOFT_CAP)
+        return LogitsProcessor(config.vocab_size, soft_cap=soft_cap)

@@ -7,7 +7,7 @@ the forward context.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -84,6 +84,9 @@ class LlamaMLP(nn.Module):
 class LlamaAttention(nn.Module):
     """Grouped-query attention with rotary positions."""
 
+    config_defaults: ClassVar[Mapping[str, Any]] = {}
+    """What the architecture takes for keys of attention that a configuration does not state."""
+
     def __init__(
         self,
         config: Any,
@@ -151,7 +154,7 @@ class LlamaAttention(nn.Module):
 
     def attention_options(self, config: Any, prefix: str) -> dict[str, Any]:
         """What ``Attention`` is told besides its sizes."""
-        return {"per_layer_sliding_window": layer_window(config, prefix)}
+        return {"per_layer_sliding_window": layer_window(config, prefix, self.config_defaults)}
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         """``positions: [tokens]``, ``hidden_states: [tokens, hidden]`` to ``[tokens, hidden]``."""

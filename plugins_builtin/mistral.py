@@ -1,7 +1,10 @@
-"""The Mistral architecture: Llama's computation, within a sliding window where the checkpoint
-states one."""
+"""The Mistral architecture: Llama's computation, within a sliding window unless the checkpoint has
+``null`` for it."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from .llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP, LlamaModel
 
@@ -11,7 +14,7 @@ class MistralMLP(LlamaMLP):
 
 
 class MistralAttention(LlamaAttention):
-    pass
+    config_defaults: ClassVar[Mapping[str, Any]] = {"sliding_window": 4096}
 
 
 class MistralDecoderLayer(LlamaDecoderLayer):

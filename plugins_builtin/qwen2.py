@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from .llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP, LlamaModel
 
@@ -13,7 +14,11 @@ class Qwen2MLP(LlamaMLP):
 
 
 class Qwen2Attention(LlamaAttention):
-    pass
+    config_defaults: ClassVar[Mapping[str, Any]] = {
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    }
 
 
 class Qwen2DecoderLayer(LlamaDecoderLayer):

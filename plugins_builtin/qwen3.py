@@ -10,6 +10,7 @@ import torch
 from hookserve.ops.layernorm import RMSNorm
 
 from .llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP, LlamaModel
+from .qwen2 import Qwen2Attention
 
 
 class Qwen3MLP(LlamaMLP):
@@ -18,6 +19,8 @@ class Qwen3MLP(LlamaMLP):
 
 class Qwen3Attention(LlamaAttention):
     """``LlamaAttention`` with ``q_norm`` and ``k_norm``, each over one head."""
+
+    config_defaults = Qwen2Attention.config_defaults
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,19 @@ def test_a_batch_of_several_equals_transformers(
         want = reference_logits(reference, tokens)
         torch.testing.assert_close(before, want[:-1], rtol=0, atol=1e-4)
         torch.testing.assert_close(after, want[-1], rtol=0, atol=1e-4)
+
+
+def test_gemma2_without_stated_caps_has_those_of_transformers(tmp_path: Path) -> None:
+    folder = write_tiny_model("gemma2", tmp_path / "model")
+    file = folder / "config.json"
+    stated = json.loads(file.read_text())
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        del stated[key]
+    file.write_text(json.dumps(stated))
+    tokens = prompt(PROMPT, 1)
+    logits = runner_of(folder).step([(tokens, 0, [*range(20)])])
+    want = reference_logits(load_reference(folder), tokens)
+    torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama-yarn", "mistral", "qwen2", "qwen3", "gemma2", "opt"])
