@@ -75,7 +75,11 @@ class EngineCore:
         self._changed = False
         started = time.monotonic()
         self.executor = self._make_executor()
-        self.kv_cache_bytes, self.kv_cache_reason = self._initialize_cache()
+        try:
+            self.kv_cache_bytes, self.kv_cache_reason = self._initialize_cache()
+        except BaseException:
+            self.executor.shutdown()  # nobody else knows its workers yet
+            raise
         self.load_s = time.monotonic() - started
         self.warmup_s = 0.0
 

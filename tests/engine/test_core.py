@@ -13,10 +13,12 @@ from fake_engine import (
     VOCAB,
     Collected,
     FakeModel,
+    FakeWorker,
     RaisingModel,
     continuation,
     make_request,
 )
+from hookserve.engine.errors import ConfigError
 
 
 def test_greedy_tokens_are_those_of_the_model(make_core, run_all):
@@ -280,6 +282,14 @@ def test_a_model_that_exits_is_told_like_one_that_raises(make_core, monkeypatch)
     core.add_request(make_request("a", [1, 2]))
     with pytest.raises(ModelError, match=r"model FakeModel failed in a step: SystemExit: 5"):
         core.step()
+
+
+def test_workers_end_where_the_cache_cannot_be_made(make_core, monkeypatch):
+    ended = []
+    monkeypatch.setattr(FakeWorker, "shutdown", lambda self: ended.append(self.rank))
+    with pytest.raises(ConfigError, match="--num-gpu-blocks-override 0"):
+        make_core(num_blocks=0)
+    assert ended == [0]
 
 
 def test_the_estimate_of_a_step_grows_with_its_tokens(make_core):
