@@ -153,7 +153,9 @@ class Worker:
         return True
 
     def shutdown(self) -> None:
+        """Let go of the model and its cache, which the configuration knows by its layers too."""
         self.model_runner = None
+        self.vllm_config.compilation_config.static_forward_context.clear()
         if self.tp_group.world_size > 1:
             from .distributed import leave_ranks
 

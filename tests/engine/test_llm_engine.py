@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,18 @@ def test_the_last_reference_ends_it(tiny_llama: Path) -> None:
     gc.collect()
     with pytest.raises(HostError):
         current()
+
+
+def test_shutdown_frees_the_cache_while_the_object_lives(
+    make_fake_llm: Callable[..., LLM],
+) -> None:
+    llm = make_fake_llm()
+    context = llm.llm_engine.vllm_config.compilation_config.static_forward_context
+    cache = weakref.ref(context["layer"].kv_cache)
+    assert cache() is not None
+    llm.shutdown()
+    gc.collect()
+    assert cache() is None
 
 
 def test_calls_of_several_threads_wait_for_one_another(make_fake_llm: Callable[..., LLM]) -> None:
