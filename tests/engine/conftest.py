@@ -23,6 +23,8 @@ def torch_threads() -> Iterator[None]:
 def make_fake_llm(tiny_llama: Path, torch_threads: None) -> Iterator[Callable[..., Any]]:
     """``make_fake_llm(worker, **arguments of LLM)``: its model says what
     ``fake_engine.continuation`` does."""
+    import torch
+
     from hookserve.engine import LLM
 
     made = []
@@ -35,6 +37,7 @@ def make_fake_llm(tiny_llama: Path, torch_threads: None) -> Iterator[Callable[..
             "max_num_batched_tokens": 64,
         }
         llm = LLM(str(tiny_llama), **{**settings, **options})
+        torch.set_num_threads(1)  # products so small are slower shared
         made.append(llm)
         return llm
 
@@ -57,7 +60,9 @@ def make_core() -> Iterator[Callable[..., Any]]:
     host = bootstrap({"engine", "worker"}, PluginSettings(no_plugins=True))
 
     def make(**options: Any) -> EngineCore:
-        return EngineCore(VllmConfig.from_engine_config(make_config(**options)), host)
+        core = EngineCore(VllmConfig.from_engine_config(make_config(**options)), host)
+        torch.set_num_threads(1)  # products so small are slower shared
+        return core
 
     yield make
     host.close()

@@ -309,7 +309,7 @@ def test_a_chat_template_is_a_file_or_a_text(host: Host, tiny_llama: Path, tmp_p
     with pytest.raises(ConfigError, match="--chat-template"):
         build(host, tiny_llama, chat_template=str(tmp_path / "no.jinja"))
     file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="--chat-template .* a file that can be read .*utf-8"):
+    with pytest.raises(ConfigError, match=r"--chat-template .* that can be read .*utf-8"):
         build(host, tiny_llama, chat_template=str(file))
 
 
