@@ -85,12 +85,14 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop
     if len(strings) > MAX_STOP_STRINGS:
         raise bad_request(
-            f"{len(strings)} stop strings; {MAX_STOP_STRINGS} are the limit", param="stop"
+            f"stop: {len(strings)} texts; {MAX_STOP_STRINGS} are the limit",
+            param="stop",
+            code="invalid_value",
         )
     for i, text in enumerate(strings):
         if not text:
             path = "stop" if isinstance(stop, str) else f"stop[{i}]"
-            raise bad_request(f"{path}: a stop string must not be empty", param=path)
+            raise bad_request(f"{path}: the text is empty", param=path, code="invalid_value")
     return tuple(dict.fromkeys(strings))
 
 
@@ -181,7 +183,9 @@ def check_stream_options(fields: SamplingFields) -> bool:
     if options is None:
         return False
     if not fields.stream:
-        raise bad_request("stream_options needs stream: true", param="stream_options")
+        raise bad_request(
+            "stream_options needs stream: true", param="stream_options", code="invalid_value"
+        )
     if options.continuous_usage_stats:
         raise bad_request(
             "stream_options.continuous_usage_stats is not supported yet; leave it out",

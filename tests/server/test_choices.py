@@ -115,7 +115,8 @@ def test_one_choice_may_end_at_a_stop_text_while_others_go_on(
     async def run() -> None:
         async with serve_script(numbered) as served:
             reply = await served.http.post(COMPLETIONS, json=body)
-            await asyncio.sleep(0.05)
+            # When the engine answers this one, it has read all that was sent before.
+            await served.http.post(COMPLETIONS, json={"prompt": "q"})
             assert served.engine.aborted == []
             assert served.engine.finished == [(served.engine.requests[1].request_id, "stop")]
         choices = (
