@@ -6,7 +6,7 @@ say. Nothing is submitted here: all of a batch can be checked before any of it r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from .sampling_params import SamplingParams
 from .text.bad_words import bad_words_token_ids
 from .text.chat_template import ChatTemplate, ChatTemplateError, choose_template, render_chat
 from .text.tokenizer import Tokenizer
+
+_RENDERED = ("self", "template", "messages", "add_generation_prompt", "tools")
+"""What templates are given in other ways than as options."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,20 @@ class InputProcessor:
 
         Raises:
             InvalidRequestError: the prompt has no tokens, does not fit, or has token ids that the
-                model does not have; too many log-probabilities are asked for; or a priority is
-                given where requests are served in their order.
+                model does not have; too many log-probabilities are asked for; a priority is no
+                number, or given where requests are served in their order; or parameters or a
+                text are none.
             SamplingParamsError: parameters name such ids.
         """
-        if priority and self._config.scheduler.policy != "priority":
+        if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
-                f"priority {priority}: requests are served in their order; make the engine with "
-                "scheduling_policy='priority'",
-                param="priority",
+                f"sampling_params: expected SamplingParams, got {type(params).__name__}",
+                param="sampling_params",
             )
+        self._check_priority(priority)
+        _check_texts("cache_salt", (prompt.cache_salt or "",))
+        _check_texts("stop", params.stop)
+        _check_texts("bad_words", params.bad_words)
         token_ids = prompt.token_ids
         if token_ids is None:
             assert prompt.text is not None
@@ -94,6 +101,19 @@ class InputProcessor:
             priority,
             prompt.cache_salt,
         )
+
+    def _check_priority(self, priority: Any) -> None:
+        if type(priority) is not int or not -(2**63) <= priority < 2**63:
+            raise InvalidRequestError(
+                f"priority: expected a whole number of 64 bits, got {cut(priority)}",
+                param="priority",
+            )
+        if priority and self._config.scheduler.policy != "priority":
+            raise InvalidRequestError(
+                f"priority {priority}: requests are served in their order; make the engine with "
+                "scheduling_policy='priority'",
+                param="priority",
+            )
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         limit = self._config.model.max_model_len
@@ -139,7 +159,8 @@ class InputProcessor:
             options: what the template is given besides.
 
         Raises:
-            InvalidRequestError: a message that is none, no template, or the template's complaint.
+            InvalidRequestError: a message that is none, no template, an option that is something
+                else here, or the template's complaint.
         """
         template = self._template
         if chat_template is not None:
@@ -149,6 +170,12 @@ class InputProcessor:
                 "this model has no usable chat template; give one as chat_template",
                 param="messages",
             )
+        for name in options:
+            if not isinstance(name, str) or name in _RENDERED:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs: {cut(name)!r} is no name for a template's own option",
+                    param="chat_template_kwargs",
+                )
         plain = [_plain_message(each, f"messages[{at}]") for at, each in enumerate(messages)]
         try:
             return render_chat(
@@ -168,6 +195,19 @@ class InputProcessor:
             return ChatTemplate(source, self.tokenizer.special_tokens, "chat_template")
         except ChatTemplateError as error:
             raise InvalidRequestError(str(error), param="chat_template") from error
+
+
+def _check_texts(name: str, texts: Iterable[str]) -> None:
+    """Python's texts may have halves of surrogate pairs, which no other process can be sent."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"{name}: {cut(ascii(text))} has a surrogate at {error.start}, which is no "
+                "character",
+                param=name,
+            ) from error
 
 
 def _plain_message(message: Any, path: str) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from .sampling_params import SamplingParams
 GREEDY_TEMPERATURE = 1e-5
 """Below this a temperature is taken as 0: the best token has all of the probability."""
 
+_HOTTEST = float(np.finfo(np.float32).max)
+
 _CHUNK = 256
 """Weights are summed by chunks first; only the one that a draw falls into is looked at closely."""
 _SORTABLE = 2048
@@ -57,7 +59,8 @@ class SamplingMetadata:
         generators: list[torch.Generator],
         edits: Sequence[LogitEdits | None] = (),
     ) -> SamplingMetadata:
-        temperature = [p.temperature for p in params]
+        # Divided by infinity, what is impossible would be no number.
+        temperature = [min(p.temperature, _HOTTEST) for p in params]
         return cls(
             temperature=temperature,
             top_p=[p.top_p for p in params],

@@ -121,6 +121,43 @@ def test_chats_that_cannot_be_are_refused(shared: LLM) -> None:
         shared.chat([{"role": "user", "content": "x"}], chat_template="{% if %}")
 
 
+@pytest.mark.parametrize("given", [True, "soon", 1.5, None, 2**63])
+def test_a_priority_that_is_no_number_is_refused_before_the_queue_compares_it(
+    shared: LLM, given: Any
+) -> None:
+    with pytest.raises(InvalidRequestError, match="priority: expected a whole number"):
+        shared.generate(["a", "b"], GREEDY, priority=[0, given])
+    assert not shared.llm_engine.core.has_work()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "words"),
+    [
+        ({"prompt": "a", "cache_salt": "\ud800"}, {}, "cache_salt: '.ud800' has a surrogate at 0"),
+        ("a", {"stop": ["b", "c\udc00"]}, "stop: 'c.udc00' has a surrogate at 1"),
+        ("a", {"bad_words": "\ud83d"}, "bad_words: '.ud83d' has a surrogate at 0"),
+    ],
+)
+def test_half_a_surrogate_pair_is_named(
+    shared: LLM, prompt: Any, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        shared.generate(prompt, SamplingParams(**more))
+
+
+def test_parameters_of_another_kind_are_refused_one_by_one_too(shared: LLM) -> None:
+    wrong: Any = {"n": 1}
+    with pytest.raises(InvalidRequestError, match="expected SamplingParams, got dict"):
+        shared.llm_engine.add_request("x", "a", wrong)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "template", 1])
+def test_a_template_option_cannot_be_what_is_given_elsewhere(shared: LLM, name: Any) -> None:
+    chat = [{"role": "user", "content": "x"}]
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs: .* is no name"):
+        shared.chat(chat, GREEDY, chat_template_kwargs={name: 1})
+
+
 def test_workers_answer(shared: LLM) -> None:
     assert shared.collective_rpc("check_health") == [True]
     with pytest.raises(AttributeError, match="_secret"):

@@ -155,6 +155,15 @@ def test_greedy_and_random_rows_follow_their_edits_and_others_do_not():
     assert torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("temperature", [1e38, 1e300, 10**300])
+def test_a_temperature_beyond_float32_still_draws_from_what_is_allowed(temperature):
+    params = SamplingParams(temperature=temperature, allowed_token_ids=[2, 5])
+    metadata = metadata_of([params])
+    logits = torch.arange(8.0)[None]
+    seen = {int(Sampler().forward(logits, metadata).sampled_token_ids) for _ in range(40)}
+    assert seen == {2, 5}
+
+
 @pytest.mark.parametrize("repetition", [1e-300, 1e300])
 def test_a_repetition_penalty_beyond_float32_fails_its_request_alone(repetition):
     params = [SamplingParams(repetition_penalty=repetition, temperature=0), SamplingParams()]
