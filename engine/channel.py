@@ -8,7 +8,6 @@ and what a message means, is left to the callers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
 import socket
 import struct
@@ -201,6 +200,8 @@ class AsyncChannel:
         self._sending = asyncio.Lock()
         self._pending_frames = 0
         self._pending_bytes = 0
+        self._readable: asyncio.Future[None] | None = None
+        """What a ``recv`` waits for, or has waited for last."""
 
     async def send(self, message: Message) -> None:
         """Send one message; returns when the kernel has taken all of it.
@@ -284,13 +285,18 @@ class AsyncChannel:
 
     async def _wait_until_readable(self) -> None:
         loop = asyncio.get_running_loop()
-        readable: asyncio.Future[None] = loop.create_future()
-        number = self._sock.fileno()
-        loop.add_reader(number, _mark, readable)
+        self._readable = loop.create_future()
+        loop.add_reader(self._sock.fileno(), _mark, self._readable)
         try:
-            await readable
+            await self._readable
         finally:
-            loop.remove_reader(number)
+            self._forget_reader()
+
+    def _forget_reader(self) -> None:
+        """Not once the socket is closed: by then its number may be somebody else's."""
+        number = self._sock.fileno()
+        if number >= 0 and self._readable is not None:
+            self._readable.get_loop().remove_reader(number)
 
     def try_recv(self) -> Message | None:
         """The next message if all of it was read already, else ``None``; never reads."""
@@ -300,6 +306,8 @@ class AsyncChannel:
         return self._sock.fileno()
 
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        """To be called where the event loop runs, or while none does; ends a ``recv``."""
+        if self._readable is not None and not self._readable.get_loop().is_closed():
+            self._forget_reader()
+            _mark(self._readable)
         self._sock.close()

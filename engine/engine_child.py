@@ -105,12 +105,19 @@ class EngineChild:
         self.abandon()
 
     def abandon(self) -> None:
-        """As ``end``, without the event loop."""
+        """As ``end``, from any thread, and whether or not the event loop runs."""
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_TIMEOUT_S)
+        if self._loop.is_running() and _running_loop() is not self._loop:
+            with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                self._loop.call_soon_threadsafe(self._end_watch)
+                return
+        self._end_watch()
+
+    def _end_watch(self) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_exit)
+            self._on_exit()
         self.close()
 
     def kill(self) -> None:
@@ -141,3 +148,11 @@ class EngineChild:
                 self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """That of this thread."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -187,6 +188,26 @@ def test_a_cancelled_receive_loses_nothing(sockets):
                 assert await waiting == Abort([str(n)])
                 continue
             assert await near.recv() == Abort([str(n)])
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_closing_ends_a_receive_and_leaves_the_number_to_who_has_it_next(sockets):
+    async def scenario() -> None:
+        left, right = socket.socketpair()
+        near = AsyncChannel(sockets[0])
+        number = near.fileno()
+        waiting = asyncio.create_task(near.recv())
+        await asyncio.sleep(0)
+        near.close()
+        with left, right, socket.socket(fileno=os.dup2(left.fileno(), number)):
+            readable = asyncio.Event()
+            asyncio.get_running_loop().add_reader(number, readable.set)
+            with pytest.raises(ChannelClosed):
+                await waiting
+            right.send(b"x")
+            await asyncio.wait_for(readable.wait(), 10)
+            asyncio.get_running_loop().remove_reader(number)
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
