@@ -154,7 +154,7 @@ def test_parameters_of_another_kind_are_refused_one_by_one_too(shared: LLM) -> N
 @pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "template", 1])
 def test_a_template_option_cannot_be_what_is_given_elsewhere(shared: LLM, name: Any) -> None:
     chat = [{"role": "user", "content": "x"}]
-    with pytest.raises(InvalidRequestError, match="chat_template_kwargs: .* is no name"):
+    with pytest.raises(InvalidRequestError, match=r"chat_template_kwargs: .* is no name"):
         shared.chat(chat, GREEDY, chat_template_kwargs={name: 1})
 
 
