@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 
 from hookserve.engine.engine_child import EngineChild
 
@@ -20,7 +21,11 @@ def test_a_child_given_up_in_another_thread_leaves_the_loop_clean() -> None:
         number = child.channel.fileno()
         waiting = asyncio.create_task(child.next_message())
         await asyncio.sleep(0)
-        await asyncio.to_thread(child.abandon)
+        # While the loop is busy, so that it has not seen the end by itself.
+        giving_up = threading.Thread(target=child.abandon)
+        giving_up.start()
+        giving_up.join()
+        await asyncio.sleep(0)
         with left, right, socket.socket(fileno=os.dup2(left.fileno(), number)):
             readable = asyncio.Event()
             loop.add_reader(number, readable.set)
