@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from hookserve.engine.engine_client import EngineClient
-from hookserve.engine.errors import EngineDeadError
+from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
@@ -272,7 +272,7 @@ class OwnedRoute(BaseRoute):
             with enter(self.claim.plugin):
                 await self.route.handle(scope, exchange.receive, exchange.send)
                 exchange.check_end()
-        except (HTTPException, ApiError, EngineDeadError, ClientDisconnect):
+        except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
             raise
         except caught() as error:
             logger.exception(

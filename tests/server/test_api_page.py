@@ -11,6 +11,7 @@ from hookserve.engine import request_limits
 from hookserve.server import sampling, wire_common
 from hookserve.server.wire_chat import ChatRequest
 from hookserve.server.wire_completions import CompletionRequest
+from hookserve.server.wire_json import UNUSED_FIELDS
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,11 @@ def test_every_field_that_acts_is_named(page: str) -> None:
     fields = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
     named = set(re.findall(r"`([a-z_]+)[:`]", page))
     assert fields - {"prompt", "messages"} <= named
+
+
+def test_every_field_that_is_accepted_without_effect_is_named(page: str) -> None:
+    (sentence,) = re.findall(r"[^.]*mean nothing on a server", page)
+    assert set(re.findall(r"`([a-z_]+)`", sentence)) == UNUSED_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from hookserve.engine.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
 from hookserve.hookspecs.host import Host
 from hookserve.server import endpoint_set
@@ -134,6 +135,31 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
 
     asyncio.run(run())
     assert any("object:Plugin" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "param", "code"),
+    [
+        (QueueFullError("too many"), 503, None, "queue_full"),
+        (InvalidRequestError("no prompt", param="prompt"), 400, "prompt", None),
+        (EngineDeadError("it ended"), 503, None, "engine_dead"),
+    ],
+)
+def test_what_the_engine_refuses_a_plugins_route_is_not_the_plugins_fault(
+    serve_script: Any, refusal: Exception, status: int, param: str | None, code: str | None
+) -> None:
+    class Asking(Routes):
+        async def answer(self, request: Request) -> Response:
+            raise refusal
+
+    async def run() -> None:
+        async with serve_script(say("a"), plugins=[Plugin(Asking("/mine"))]) as served:
+            reply = await served.http.get("/mine")
+        assert reply.status_code == status
+        error = reply.json()["error"]
+        assert (error["message"], error["param"], error["code"]) == (str(refusal), param, code)
+
+    asyncio.run(run())
 
 
 def test_a_plugins_reply_that_breaks_off_names_the_plugin(
