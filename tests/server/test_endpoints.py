@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from hookserve.engine.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
@@ -137,6 +137,7 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
     assert any("object:Plugin" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize("path", ["/mine", "/app/x"])
 @pytest.mark.parametrize(
     ("refusal", "status", "param", "code"),
     [
@@ -146,15 +147,28 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
     ],
 )
 def test_what_the_engine_refuses_a_plugins_route_is_not_the_plugins_fault(
-    serve_script: Any, refusal: Exception, status: int, param: str | None, code: str | None
+    serve_script: Any,
+    refusal: Exception,
+    status: int,
+    param: str | None,
+    code: str | None,
+    path: str,
 ) -> None:
+    """From a function of a route, and from an application of the plugin's own."""
+
     class Asking(Routes):
+        def routes(self) -> list[Any]:
+            return [*super().routes(), Mount("/app", self.app)]
+
         async def answer(self, request: Request) -> Response:
+            raise refusal
+
+        async def app(self, scope: Any, receive: Any, send: Any) -> None:
             raise refusal
 
     async def run() -> None:
         async with serve_script(say("a"), plugins=[Plugin(Asking("/mine"))]) as served:
-            reply = await served.http.get("/mine")
+            reply = await served.http.get(path)
         assert reply.status_code == status
         error = reply.json()["error"]
         assert (error["message"], error["param"], error["code"]) == (str(refusal), param, code)
