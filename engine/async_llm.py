@@ -44,8 +44,11 @@ class _Live:
     def __init__(self) -> None:
         self.sink = OutputSink()
         self.engine_ids: list[str] = []
+        self.is_aborted = False
+        """Also where nothing was submitted yet."""
 
     def abort(self, client: EngineClient) -> None:
+        self.is_aborted = True
         client.abort_now(self.engine_ids)
         for index, engine_id in enumerate(self.engine_ids):
             self.sink.put(index, EngineCoreOutput(engine_id, finish_reason="abort"))
@@ -215,19 +218,19 @@ class AsyncLLM:
             QueueFullError: too many requests are unfinished.
             EngineDeadError: the engine is gone.
         """
-        processor = await self._ready()
-        params = sampling_params if sampling_params is not None else processor.default_params()
-        # A long prompt must not hold up the other requests.
-        request = await asyncio.to_thread(
-            processor.prepare, read_prompt(prompt), params, priority=priority
-        )
-        assembler = OutputAssembler(
-            request_id, request.prompt, request.prompt_token_ids, request.params, self.tokenizer
-        )
         live = _Live()
         named = self._live.setdefault(request_id, [])
         named.append(live)
         try:
+            processor = await self._ready()
+            params = sampling_params if sampling_params is not None else processor.default_params()
+            # A long prompt must not hold up the other requests.
+            request = await asyncio.to_thread(
+                processor.prepare, read_prompt(prompt), params, priority=priority
+            )
+            assembler = OutputAssembler(
+                request_id, request.prompt, request.prompt_token_ids, request.params, self.tokenizer
+            )
             self._submit(live, assembler, request)
             while not assembler.is_finished:
                 index, output = await live.sink.get()
@@ -257,6 +260,8 @@ class AsyncLLM:
                 siblings=siblings,
             )
             live.engine_ids.append(engine_id)
+        if live.is_aborted:
+            live.abort(self._client)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End what ``generate`` was called for under these ids; unknown ones do nothing."""

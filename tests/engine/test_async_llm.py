@@ -113,6 +113,18 @@ def test_abort_ends_what_has_that_name_and_leaving_ends_it_too(make: Any) -> Non
     asyncio.run(run())
 
 
+def test_an_abort_counts_before_the_engine_has_the_request(make: Any) -> None:
+    async def run() -> None:
+        engine = make()
+        early = asyncio.create_task(collect(engine.generate([9], PARAMS, "early")))
+        await asyncio.sleep(0)
+        await engine.abort("early")
+        assert await asyncio.wait_for(early, 30) == [([], "abort", True)]
+        assert engine.get_num_unfinished_requests() == 0
+
+    asyncio.run(run())
+
+
 def test_a_killed_engine_ends_every_request_with_an_error(make: Any) -> None:
     async def run() -> None:
         engine = make()
