@@ -150,7 +150,9 @@ class StatLoggers:
             each.call("request_finished", record, optional=True)
 
     def shutdown(self) -> None:
-        for each in self._loggers:
+        """Let all of them end; none is called afterwards."""
+        loggers, self._loggers = self._loggers, ()
+        for each in loggers:
             each.call("shutdown", optional=True)
 
     def log(self) -> None:
@@ -158,8 +160,9 @@ class StatLoggers:
             each.call("log")
 
     async def log_forever(self, interval_s: float) -> None:
-        """Call ``log()`` of every logger each ``interval_s`` seconds, until cancelled."""
-        while True:
+        """Call ``log()`` of every logger each ``interval_s`` seconds, until cancelled or until
+        there is none."""
+        while self._loggers:
             await asyncio.sleep(interval_s)
             self.log()
 

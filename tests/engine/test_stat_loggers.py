@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -82,3 +83,16 @@ def test_it_stops_the_start_where_its_plugin_is_required(hanging: Any) -> None:
     host = Host(["front"], settings, [hanging])
     with pytest.raises(RequiredPluginError, match="not built within"):
         build(host)
+
+
+def test_nothing_is_logged_for_ever_once_the_loggers_are_shut_down() -> None:
+    async def run() -> None:
+        loggers = build(Host(["front"], PluginSettings(allow=()), [QuietPlugin()]))
+        assert list(loggers)
+        logging_on = asyncio.create_task(loggers.log_forever(0.01))
+        await asyncio.sleep(0)
+        loggers.shutdown()
+        await asyncio.wait_for(logging_on, 10)
+        assert list(loggers) == []
+
+    asyncio.run(run())
