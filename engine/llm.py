@@ -151,12 +151,13 @@ class LLM:
         """Check everything, then run it."""
         prepare = self.llm_engine.input_processor.prepare
         every_params = self._params_of(sampling_params, len(prompts))
-        priorities = _one_each("priority", priority, len(prompts)) if priority else None
+        count = len(prompts)
+        priorities = [0] * count if priority is None else _one_each("priority", priority, count)
         requests = [
             prepare(
                 prompt,
                 msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY),
-                priority=priorities[at] if priorities else 0,
+                priority=priorities[at],
                 is_chat=is_chat,
             )
             for at, (prompt, params) in enumerate(zip(prompts, every_params, strict=True))

@@ -162,3 +162,8 @@ def test_workers_answer(shared: LLM) -> None:
     assert shared.collective_rpc("check_health") == [True]
     with pytest.raises(AttributeError, match="_secret"):
         shared.collective_rpc("_secret")
+
+
+def test_no_priorities_are_not_one_for_each_prompt(shared: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="one for each of 1 prompts, got 0"):
+        shared.generate(["a"], GREEDY, priority=[])
