@@ -16,11 +16,14 @@ _SPIN_COUNT = "20000"
 # How often an OpenMP thread of libgomp looks for work before it sleeps. Its default keeps two
 # threads on two cores spinning while the front waits for one: 0.9 of the tokens a second at 32
 # streams, measured, and far less where something else runs. At 1000 a single stream loses 0.15.
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+# Weights on pages of 2 MiB, where the kernel leaves that to programs ("madvise"): a step that
+# reads all of them for one sequence takes 0.89 of the time, measured. Larger batches gain nothing.
 
 
 def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of an engine process: this one's, and how long OpenMP threads spin where
-    the operator said nothing about it.
+    """The environment of an engine process: this one's, and where the operator said nothing
+    about them how long OpenMP threads spin and which pages glibc takes.
 
     Args:
         environ: in place of the process' environment.
@@ -28,6 +31,7 @@ def child_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     environment = dict(os.environ if environ is None else environ)
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    environment.setdefault("GLIBC_TUNABLES", _HUGE_PAGES)
     return environment
 
 

@@ -12,9 +12,15 @@ from hookserve.engine.environment import (
 
 
 def test_openmp_threads_of_the_engine_spin_as_the_operator_says() -> None:
-    assert child_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "20000"}
-    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
-        assert child_environment(said) == said
+    assert child_environment({})["GOMP_SPINCOUNT"] == "20000"
+    assert child_environment({"GOMP_SPINCOUNT": "7"})["GOMP_SPINCOUNT"] == "7"
+    assert "GOMP_SPINCOUNT" not in child_environment({"OMP_WAIT_POLICY": "active"})
+
+
+def test_the_engine_takes_huge_pages_unless_the_operator_tunes_glibc() -> None:
+    assert child_environment({"A": "b"})["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    said = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1", "GOMP_SPINCOUNT": "7"}
+    assert child_environment(said) == said
 
 
 def test_ranks_meet_on_the_loopback_interface_whatever_the_operator_says() -> None:
