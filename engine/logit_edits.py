@@ -110,15 +110,13 @@ class BadWords:
 
     __slots__ = ("_always", "_by_last", "_recent")
 
-    def __init__(self, words: Iterable[tuple[int, ...]]) -> None:
-        self._always: set[int] = set()
+    def __init__(self, words: Sequence[tuple[int, ...]]) -> None:
+        self._always = _sorted_ids(word[0] for word in words if len(word) == 1)
         self._by_last: dict[int, list[tuple[int, ...]]] = {}
         """Words of several tokens, by their last but one."""
         longest = 1
         for word in words:
-            if len(word) == 1:
-                self._always.add(word[0])
-            else:
+            if len(word) > 1:
                 self._by_last.setdefault(word[-2], []).append(word)
                 longest = max(longest, len(word) - 1)
         self._recent: deque[int] = deque(maxlen=longest)
@@ -128,12 +126,10 @@ class BadWords:
 
     def banned(self) -> Ids:
         """Sorted ids of the tokens that may not come next."""
-        banned = self._always
         begun = self._by_last.get(self._recent[-1], []) if self._recent else []
-        if begun:
-            recent = tuple(self._recent)
-            banned = banned | {w[-1] for w in begun if recent[1 - len(w) :] == w[:-1]}
-        return _sorted_ids(banned)
+        recent = tuple(self._recent) if begun else ()
+        ends = _sorted_ids(w[-1] for w in begun if recent[1 - len(w) :] == w[:-1])
+        return np.union1d(self._always, ends) if len(ends) else self._always
 
 
 def _sorted_ids(token_ids: Iterable[int]) -> Ids:
