@@ -92,6 +92,9 @@ class StatLogger(Protocol):
     Built once for each engine, positionally: ``cls(config, engine_index)``, within a minute, in a
     thread of its own. Loggers add to the built-in ones. ``record`` runs on the event loop, or
     between two steps where the engine is in this process, and must not block.
+
+    Optional: ``request_finished(record)`` with the ``RequestRecord`` of each HTTP request,
+    ``shutdown()`` at the end, and ``registry``, a Prometheus registry that ``/metrics`` shows too.
     """
 
     def __init__(self, config: Any, engine_index: int = 0) -> None: ...

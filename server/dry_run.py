@@ -41,7 +41,8 @@ def dry_run(settings: Settings) -> int:
         plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
         check_address(settings.server.host, settings.server.uds)
         # Made as for a start: what loggers, routes and templates refuse, it refuses.
-        ServerRuntime(settings.server, host, config, tokenizer)
+        runtime = ServerRuntime(settings.server, host, config, tokenizer)
+        runtime.loggers.shutdown()
         for line in report(settings, config, plan, host):
             print(line)
     finally:

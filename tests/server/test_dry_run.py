@@ -236,6 +236,30 @@ def test_a_required_plugin_that_fails_in_front_fails_a_dry_run(
     assert f"file:{stem}" in last and "no licence" in last
 
 
+ENDING = """
+from hookserve.hookspecs import hookimpl
+
+class Logger:
+    def __init__(self, vllm_config, engine_index):
+        print("{stem} was made")
+    def shutdown(self):
+        print("{stem} was ended")
+
+@hookimpl
+def stat_logger():
+    return Logger
+"""
+
+
+def test_a_stat_logger_that_was_made_is_ended(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = plugin_words(tmp_path, ENDING, "dry_ending")
+    assert main(["run", str(tiny_llama), "--dry-run", *words]) == 0
+    out = capsys.readouterr().out
+    assert (out.count("dry_ending was made"), out.count("dry_ending was ended")) == (1, 1)
+
+
 def test_what_a_platform_changes_is_shown_as_its_own(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
