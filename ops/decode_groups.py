@@ -17,8 +17,12 @@ import torch
 from .context import AttentionMetadata
 
 _GROUP_OVERHEAD_BLOCKS = 80
-# One more group costs about as much time as attending to 80 blocks of padding (measured on whole
-# steps of 4, 8 and 16 sequences of 16 to 868 tokens, 3 heads of 64; 40 to 160 are within noise).
+# One more group costs about as much time as gathering and attending to 80 blocks of padding
+# (measured on whole steps of 4, 8 and 16 sequences of 16 to 868 tokens, 3 heads of 64; 40 to 160
+# are within noise).
+_KEPT_GROUP_OVERHEAD_BLOCKS = 320
+# The same for groups that are kept, whose padding is not gathered each time (6, 11 and 16
+# sequences of 32 to 900 tokens: 0.94 to 0.98 of the time that 80 takes; 640 is within noise).
 _SPARE_BLOCKS = 2
 # Room to grow for groups that are kept: less of it, and they are gathered anew more often; more,
 # and every step attends to more padding.
@@ -64,6 +68,8 @@ def make_groups(
     seen_from: Callable[[int], int],
     limit: int | None,
     dtype: torch.dtype,
+    *,
+    overhead_blocks: int = _GROUP_OVERHEAD_BLOCKS,
     spare_blocks: int = 0,
 ) -> list[DecodeGroup]:
     """Groups of the step's decoding sequences.
@@ -71,12 +77,13 @@ def make_groups(
     Args:
         seen_from: by a sequence's length, the first position that its last token sees.
         limit: blocks that a group may gather; ``None``: any number.
+        overhead_blocks: padding that costs as much as one more group.
         spare_blocks: room behind the longest row of a group.
     """
     size = metadata.block_size
     lengths = metadata.seq_lens[: metadata.num_decode_reqs]
     num_blocks = [-(-length // size) - seen_from(length) // size for length in lengths]
-    split = split_by_length(num_blocks, limit)
+    split = split_by_length(num_blocks, limit, overhead_blocks)
     groups = []
     for rows in split:
         is_only = len(split) == 1
@@ -96,11 +103,13 @@ def make_groups(
     return groups
 
 
-def split_by_length(num_blocks: list[int], limit: int | None) -> list[list[int]]:
+def split_by_length(
+    num_blocks: list[int], limit: int | None, overhead_blocks: int
+) -> list[list[int]]:
     """Split rows into groups that are padded to their longest member.
 
-    Rows are taken from the longest on; a group ends when its padding would cost more than
-    another call, or when it would gather more than ``limit`` blocks.
+    Rows are taken from the longest on; a group ends when it would be padded by more than
+    ``overhead_blocks``, or when it would gather more than ``limit`` blocks.
     """
     order = sorted(range(len(num_blocks)), key=lambda row: -num_blocks[row])
     groups: list[list[int]] = []
@@ -108,7 +117,7 @@ def split_by_length(num_blocks: list[int], limit: int | None) -> list[list[int]]
     for row in order:
         waste += longest - num_blocks[row]
         is_full = bool(groups) and limit is not None and longest * (len(groups[-1]) + 1) > limit
-        if not groups or waste > _GROUP_OVERHEAD_BLOCKS or is_full:
+        if not groups or waste > overhead_blocks or is_full:
             groups.append([])
             longest, waste = num_blocks[row], 0
         groups[-1].append(row)
@@ -197,7 +206,14 @@ class DecodeMemory:
         kept = self._kept.get(name)
         if kept is not None and kept.advance(metadata.sequences, lengths):
             return kept
-        groups = make_groups(metadata, lambda length: 0, None, dtype, _SPARE_BLOCKS)
+        groups = make_groups(
+            metadata,
+            lambda length: 0,
+            None,
+            dtype,
+            overhead_blocks=_KEPT_GROUP_OVERHEAD_BLOCKS,
+            spare_blocks=_SPARE_BLOCKS,
+        )
         kept = KeptGroups(metadata.sequences, lengths, groups, metadata.block_size, kv_heads, dtype)
         if kept.num_rows > limit:
             self._kept.pop(name, None)

@@ -144,7 +144,7 @@ def test_many_decodes_of_very_different_lengths_equal_the_definition(
         sequence = Sequence(length, blocks, dtype, seed)
         run(layer, layers, [(sequence, 0, length - 1)])
         batch.append((sequence, length - 1, length))
-    assert len(split_by_length([-(-length // BLOCK) for length in lengths], 10**9)) > 1
+    assert len(split_by_length([-(-length // BLOCK) for length in lengths], None, 80)) > 1
     got = run(layer, layers, batch).double()
     want = torch.cat([by_definition(s.q[-1:], s.k, s.v, window, cap) for s, _, _ in batch])
     atol = 1e-5 if dtype is torch.float32 else 2e-2
@@ -280,15 +280,15 @@ def test_layers_of_one_step_share_indices_but_not_keys() -> None:
 
 
 def test_groups_keep_every_row_and_bound_padding() -> None:
-    groups = split_by_length([1, 100, 2, 99, 100, 1], 10**9)
+    groups = split_by_length([1, 100, 2, 99, 100, 1], None, 80)
     assert sorted(itertools.chain(*groups)) == list(range(6))
     assert {frozenset(group) for group in groups} == {frozenset({1, 3, 4}), frozenset({0, 2, 5})}
 
 
 def test_groups_gather_no_more_than_the_limit() -> None:
-    groups = split_by_length([10] * 7, 30)
+    groups = split_by_length([10] * 7, 30, 80)
     assert [len(group) for group in groups] == [3, 3, 1]
-    assert split_by_length([50], 30) == [[0]]  # one sequence cannot be split
+    assert split_by_length([50], 30, 80) == [[0]]  # one sequence cannot be split
 
 
 def test_the_spec_states_the_bytes_of_a_block() -> None:

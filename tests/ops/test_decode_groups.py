@@ -18,7 +18,7 @@ from hookserve.ops.context import (
 )
 from hookserve.ops.decode_groups import DecodeMemory
 
-HEADS, KV_HEADS, SIZE, BLOCK, NUM_BLOCKS = 6, 2, 8, 4, 600
+HEADS, KV_HEADS, SIZE, BLOCK, NUM_BLOCKS = 6, 2, 8, 4, 2600
 
 
 @dataclass
@@ -147,7 +147,8 @@ def test_blocks_that_pass_to_another_sequence_of_the_same_length_are_gathered_an
 
 def test_sequences_of_very_different_lengths_stay_in_groups_of_their_own() -> None:
     pair = Pair(torch.float32)
-    rows = [new_sequence(number, 85, length) for number, length in enumerate([330, 7, 331, 9, 8])]
+    lengths = [1330, 7, 1331, 9, 8]
+    rows = [new_sequence(number, 350, length) for number, length in enumerate(lengths)]
     for _ in range(6):
         pair.step(rows)
     kept = pair.kept._copies
@@ -156,6 +157,6 @@ def test_sequences_of_very_different_lengths_stay_in_groups_of_their_own() -> No
 
 def test_no_more_is_kept_than_a_part_of_the_cache() -> None:
     pair = Pair(torch.float32)
-    everything = [new_sequence(number, 85, 330) for number in range(5)]
+    everything = [new_sequence(number, 350, 1330) for number in range(5)]
     pair.step(everything)
     assert pair.kept._copies is None
