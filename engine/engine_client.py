@@ -184,7 +184,13 @@ class EngineClient:
             EngineDeadError: no engine to ask.
             RuntimeError: with the worker's own sentence.
             TimeoutError: no answer within ``timeout`` seconds.
+            TypeError: a name that is no text, or seconds that are no number.
         """
+        for name in (method, *(kwargs or {})):
+            if not isinstance(name, str):
+                raise TypeError(f"collective_rpc: expected a name, got {cut(name)}")
+        if timeout is not None and type(timeout) not in (int, float):
+            raise TypeError(f"collective_rpc: expected seconds, got {cut(timeout)}")
         call_id = next(self._call_ids)
         message = CollectiveRpc(call_id, method, list(args), dict(kwargs or {}), timeout)
         result: list[Any] = await self._call(call_id, message, timeout)
@@ -320,10 +326,10 @@ class EngineClient:
         self._calls.clear()
 
     def fail_all(self, error: BaseException) -> None:
-        """End every request in flight with ``error``; the engine is told to free them."""
+        """End every request in flight with ``error``; an engine that runs is told to free them."""
         for live in self._in_flight.values():
             live.sink.fail(error)
-        if self._dead_error is None:
+        if self.is_running:
             self.abort_now(list(self._in_flight))
         elif self._in_flight:
             ended = list(self._in_flight)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import EngineDeadError
-from hookserve.engine.messages import AddRequest, EngineCoreOutput
+from hookserve.engine.messages import AddRequest, EngineCoreOutput, Ready
+from hookserve.engine.output_sink import OutputSink
 from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.vllm_config import VllmConfig
 from scripted_engine import say
 
 
@@ -147,5 +151,38 @@ def test_a_request_that_is_too_large_for_a_frame_fails_alone(serve_script: Any) 
                 await anext(stream)
             reply = await served.http.post("/v1/completions", json={"prompt": "x"})
             assert reply.status_code == 200
+
+    asyncio.run(run())
+
+
+def test_what_an_engine_that_is_replaced_leaves_behind_is_told_at_once(
+    make_engine_config: Callable[..., Any],
+) -> None:
+    """As an error: no report of that engine will follow."""
+
+    async def run() -> None:
+        told: list[tuple[Any, Any]] = []
+        config = make_engine_config()
+        client = EngineClient(
+            config, VllmConfig.from_engine_config(config), lambda *stats: told.append(stats)
+        )
+        client.ready = Ready(
+            num_gpu_blocks=4,
+            block_size=16,
+            kv_cache_bytes=0,
+            kv_cache_reason="",
+            num_threads=1,
+            threads_reason="",
+            load_s=0.0,
+            warmup_s=0.0,
+        )
+        sink = OutputSink()
+        client.submit([1], SamplingParams(), sink)
+        client.detach(EngineDeadError("the engine starts again"))
+        ((scheduler, iteration),) = told
+        assert scheduler is None
+        assert [each.finish_reason for each in iteration.finished_requests] == ["error"]
+        with pytest.raises(EngineDeadError, match="starts again"):
+            await sink.get()
 
     asyncio.run(run())
