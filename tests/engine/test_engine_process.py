@@ -162,10 +162,14 @@ def test_an_idle_engine_uses_no_cpu(start):
     child.channel.send(make_request("a", [1, 2, 3]))
     while not any(o.finish_reason for o in child.expect(StepOutputs).outputs):
         pass
-    time.sleep(0.2)  # the compute threads' own spinning ends
-    before = cpu_seconds(child.process.pid)
-    time.sleep(0.5)
-    assert cpu_seconds(child.process.pid) - before <= 0.02
+    used = 1.0
+    for _ in range(20):  # the compute threads' own spinning ends, however busy the machine is
+        if used <= 0.02:
+            break
+        before = cpu_seconds(child.process.pid)
+        time.sleep(0.5)
+        used = cpu_seconds(child.process.pid) - before
+    assert used <= 0.02
 
 
 def test_reports_and_calls_are_answered_between_steps(start):
