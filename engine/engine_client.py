@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .channel import AsyncChannel, ChannelClosed, ChannelError
 from .config import EngineConfig
-from .errors import EngineDeadError, InvalidRequestError, QueueFullError
+from .errors import EngineDeadError, InvalidRequestError, QueueFullError, cut
 from .messages import (
     Abort,
     AddRequest,
