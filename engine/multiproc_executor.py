@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import shutil
+import os
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -48,17 +48,15 @@ class MultiprocExecutor(Executor):
     def _init_executor(self) -> None:
         self.workers: list[WorkerChild] = []
         self._call_ids = itertools.count(1)
-        # 0700; the ranks meet by a file in it and do not need it afterwards.
-        folder = tempfile.mkdtemp(prefix="hookserve-")
         try:
-            self._start_workers(f"file://{folder}/ranks")
-            self.collective_rpc("init_device")
+            # A file without a name: nothing is left of it however this process ends.
+            with tempfile.TemporaryFile() as meeting:
+                self._start_workers(f"file:///proc/{os.getpid()}/fd/{meeting.fileno()}")
+                self.collective_rpc("init_device")
             self.collective_rpc("load_model")
         except BaseException:
             self._end_workers()
             raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     # -- start ----------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ parallelism is in tests/e2e/test_tensor_parallel.py.
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import tempfile
@@ -69,7 +68,7 @@ def all_gone(pids: list[int]) -> bool:
     return not set(pids) & process_parents().keys()
 
 
-def test_each_rank_is_a_process_and_answers_in_its_place(start: Start, tmp_path: Path) -> None:
+def test_each_rank_is_a_process_and_answers_in_its_place(start: Start) -> None:
     executor = start(ranks=3)
     answers = executor.collective_rpc("where")
     assert [answer[:3] for answer in answers] == [[0, True, 0], [1, False, 1], [2, False, 2]]
@@ -78,9 +77,15 @@ def test_each_rank_is_a_process_and_answers_in_its_place(start: Start, tmp_path:
     for *_, calls, has_torch in answers:
         assert calls == ["init_device", "load_model"]
         assert not has_torch
-    assert not glob.glob(str(tmp_path / "hookserve-*")), "the meeting place is left behind"
     executor.shutdown()
     assert all_gone(found)
+
+
+def test_the_ranks_meet_by_a_file_that_no_death_can_leave_behind(start: Start) -> None:
+    """A process that is killed removes nothing."""
+    one, other = start("MeetingWorker").collective_rpc("met_by")
+    assert one == other, "the same file"
+    assert one[0] == 0, "it has a name"
 
 
 def test_values_cross_in_both_directions_and_others_are_refused_by_type(start: Start) -> None:
@@ -217,7 +222,7 @@ def test_a_step_that_fails_on_one_rank_is_told_by_its_cause(
     ],
 )
 def test_what_keeps_a_worker_from_starting_comes_with_its_code(
-    worker: str, code: int, sentence: str, start: Start, tmp_path: Path
+    worker: str, code: int, sentence: str, start: Start
 ) -> None:
     children = {pid for pid, parent in process_parents().items() if parent == os.getpid()}
     with pytest.raises(WorkerError, match=sentence) as caught:
@@ -225,7 +230,6 @@ def test_what_keeps_a_worker_from_starting_comes_with_its_code(
     assert caught.value.exit_code == code
     left = {pid for pid, parent in process_parents().items() if parent == os.getpid()} - children
     assert not left
-    assert not glob.glob(str(tmp_path / "hookserve-*"))
 
 
 def test_a_worker_that_does_not_stop_is_ended_by_force(

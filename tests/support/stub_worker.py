@@ -94,6 +94,16 @@ class UnreadableWorker(StubWorker):
             raise ModelFileError("/m/model.safetensors: tensor 'w' ends behind the file's end")
 
 
+class MeetingWorker(StubWorker):
+    def init_device(self) -> None:
+        found = os.stat(self.place["distributed_init_method"].removeprefix("file://"))
+        self.meeting = [found.st_nlink, found.st_dev, found.st_ino]
+
+    def met_by(self) -> list[int]:
+        """Names, device and number of the file by which the ranks find each other."""
+        return self.meeting
+
+
 class BrokenWorker(StubWorker):
     def init_device(self) -> None:
         raise OSError("no driver")
