@@ -19,6 +19,7 @@ from .engine_args import EngineArgs
 from .engine_child import ENGINE_COMMAND
 from .engine_client import EngineClient
 from .errors import EngineDeadError
+from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import EngineCoreOutput
 from .offline_host import open_host
@@ -88,7 +89,10 @@ class AsyncLLM:
         self._live: dict[str, list[_Live]] = {}
         self._starting: asyncio.Task[InputProcessor] | None = None
         self._log_task: asyncio.Task[None] | None = None
-        self._finalizer = weakref.finalize(self, _end, self._supervisor, self._loggers, host)
+        self._home = HomeProcess()
+        self._finalizer = weakref.finalize(
+            self, _end, self._home, self._supervisor, self._loggers, host
+        )
 
     @classmethod
     def from_engine_args(
@@ -134,6 +138,7 @@ class AsyncLLM:
         await self._ready()
 
     async def _ready(self) -> InputProcessor:
+        self._home.check()
         if not self._finalizer.alive:
             raise self._client.dead_error
         if self._starting is None:
@@ -160,11 +165,13 @@ class AsyncLLM:
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine; requests that run end with ``EngineDeadError``. To be called where the
-        event loop runs, or after its end; waits for the process.
+        event loop runs, or after its end; waits for the process. Nothing in one that was forked.
 
         Args:
             timeout: seconds that it has before it is ended by force.
         """
+        if not self._home.is_here:
+            return
         if self._log_task is not None and not self._log_task.get_loop().is_closed():
             self._log_task.cancel()
         if self._finalizer.alive:
@@ -298,9 +305,13 @@ class AsyncLLM:
         return await self._client.collective_rpc(method, timeout, args, kwargs)
 
 
-def _end(supervisor: EngineSupervisor, loggers: StatLoggers, host: Host) -> None:
+def _end(
+    home: HomeProcess, supervisor: EngineSupervisor, loggers: StatLoggers, host: Host
+) -> None:
     """Without the object, which may be gone: at the end of this process, or of its last
     reference."""
+    if not home.is_here:
+        return
     supervisor.abandon()
     loggers.shutdown()
     host.release()

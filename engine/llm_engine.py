@@ -20,6 +20,7 @@ from hookserve.hookspecs.errors import describe_error
 from .config import EngineConfig
 from .core import EngineCore
 from .errors import EngineDeadError, HookserveError, InvalidRequestError, WorkerPluginsError
+from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import AddRequest, StepOutputs
 from .offline_host import open_host
@@ -75,6 +76,7 @@ class LLMEngine:
         self.vllm_config = VllmConfig.from_engine_config(engine_config)
         self.tokenizer: Tokenizer = load_tokenizer(engine_config.model.tokenizer)
         self._host = host
+        self._home = HomeProcess()
         if is_first:
             host.calls.process_started(host.roles, self.vllm_config)
         self._log_stats = engine_config.log_stats
@@ -159,8 +161,10 @@ class LLMEngine:
         """The engine behind it.
 
         Raises:
-            EngineDeadError: after ``shutdown``, or after a step that failed.
+            EngineDeadError: after ``shutdown``, after a step that failed, or in a process that was
+                forked.
         """
+        self._home.check()
         if self._death or self._core is None:
             raise EngineDeadError(self._death)
         return self._core
@@ -235,7 +239,7 @@ class LLMEngine:
         gone = [each for each in engine_ids if self._running.pop(each, None) is not None]
         for each in gone:
             self._stats.finish(each, "abort")
-        if gone and not self._death:
+        if gone and not self._death and self._home.is_here:
             self.core.abort_requests(gone)
 
     def has_unfinished_requests(self) -> bool:
@@ -318,8 +322,9 @@ class LLMEngine:
         return self.core.collective_rpc(method, list(args), dict(kwargs or {}), timeout)
 
     def shutdown(self) -> None:
-        """Free the model and the cache, and end worker processes; once."""
-        if self._core is not None:
+        """Free the model and the cache, and end worker processes; once, and nothing of it in a
+        process that was forked."""
+        if self._core is not None and self._home.is_here:
             self._death = "this engine was shut down"
             self._requests.clear()
             self._running.clear()

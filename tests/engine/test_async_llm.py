@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 import time
@@ -231,3 +232,36 @@ def test_plugin_objects_cannot_cross_to_the_engine(tiny_llama: Path) -> None:
         AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(tiny_llama)), plugins=[Thing()])
     with pytest.raises(HostError):
         current()
+
+
+def test_a_forked_process_neither_uses_nor_ends_it(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        engine = make()
+        await engine.start()
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(EngineDeadError, match=r"made in process \d+"):
+                await collect(engine.generate([1], PARAMS, "a"))
+            engine.shutdown()
+        assert engine.is_running
+        engine.shutdown()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [(5, {}), ("sleep", {"kwargs": {1: 1}}), ("sleep", {"timeout": "1"})]
+)
+def test_a_call_of_the_workers_that_is_none_does_not_reach_the_engine(
+    make: Any, method: Any, more: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        engine = make()
+        with pytest.raises(TypeError, match="collective_rpc: expected"):
+            await engine.collective_rpc(method, **more)
+        assert engine.is_running
+        engine.shutdown()
+
+    asyncio.run(run())

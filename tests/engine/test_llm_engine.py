@@ -259,3 +259,16 @@ def test_engine_arguments_need_no_host(tiny_llama: Path) -> None:
     assert config.model.max_model_len == 100
     with pytest.raises(HostError):
         current()
+
+
+def test_a_forked_process_neither_uses_nor_ends_it(
+    make_fake_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would use are threads that it does not have, and what it would end is its parent's."""
+    llm = make_fake_llm()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(EngineDeadError, match=r"made in process \d+"):
+            llm.generate([1], GREEDY)
+        llm.llm_engine.shutdown()
+    assert tokens_of(llm, [1]) == [continuation([1], 6)]
