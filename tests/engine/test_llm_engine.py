@@ -264,7 +264,7 @@ def test_engine_arguments_need_no_host(tiny_llama: Path) -> None:
 def test_a_forked_process_neither_uses_nor_ends_it(
     make_fake_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would use are threads that it does not have, and what it would end is its parent's."""
+    """It has none of the threads that compute, and what it would end is its parent's."""
     llm = make_fake_llm()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: -1)
