@@ -182,7 +182,8 @@ class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     prefix_cache_stats: PrefixCacheStats = PrefixCacheStats()
     num_preempted_reqs: int = 0
     num_prompt_tokens: int = 0
-    """Prompt tokens computed in this step (cached ones are not computed)."""
+    """Prompt tokens computed in this step for the first time; those found in the cache are not
+    computed."""
     num_generation_tokens: int = 0
     connector_prefix_cache_stats: None = None
     kv_cache_eviction_events: list[Any] = []

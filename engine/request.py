@@ -39,6 +39,7 @@ class Request:
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_prompt_tokens_done",
         "num_registered_blocks",
         "params",
         "prefix_root",
@@ -68,6 +69,8 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens found in the prefix cache at the first admission."""
+        self.num_prompt_tokens_done = 0
+        """Prompt tokens that were computed or found once, whatever a preemption took since."""
         self.num_preemptions = 0
         self.is_resumed = False
         """Admitted again after a preemption, and the workers were not told yet."""
@@ -112,9 +115,13 @@ class Request:
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
-    def num_prompt_tokens_in(self, start: int, count: int) -> int:
-        """How many of the ``count`` tokens from position ``start`` on belong to the prompt."""
-        return max(0, min(start + count, self.num_prompt_tokens) - start)
+    def advance_prompt(self, start: int, count: int) -> int:
+        """How many of the ``count`` tokens from position ``start`` on belong to the prompt and are
+        computed for the first time."""
+        end = min(start + count, self.num_prompt_tokens)
+        first = max(start, self.num_prompt_tokens_done)
+        self.num_prompt_tokens_done = max(end, self.num_prompt_tokens_done)
+        return max(0, end - first)
 
     def append_token(self, token_id: int) -> None:
         self.token_ids.append(token_id)

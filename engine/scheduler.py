@@ -363,11 +363,10 @@ class Scheduler:
             if start < request.num_prompt_tokens:
                 counts.ctx_requests += 1
                 counts.ctx_tokens += count
+                counts.prompt_tokens += request.advance_prompt(start, count)
             else:
                 counts.decode_requests += 1
                 counts.decode_tokens += count
-            if request.num_preemptions == 0:
-                counts.prompt_tokens += request.num_prompt_tokens_in(start, count)
             request.num_computed_tokens = start + count
         output.total_num_scheduled_tokens = sum(output.num_scheduled_tokens.values())
         output.finished_req_ids, self.finished_req_ids = self.finished_req_ids, set()

@@ -162,3 +162,16 @@ def test_preempted_for_priority_a_request_still_says_what_it_says_alone(make_cor
         core.scheduler.check_integrity()
     assert preemptions > 3
     assert said == {name: continuation(prompt, 9) for name, prompt in prompts.items()}
+
+
+def test_a_prompt_that_is_preempted_half_computed_is_counted_once():
+    scheduler = make_scheduler(num_blocks=12, max_num_batched_tokens=16)
+    add(scheduler, "late", 40, priority=1, max_tokens=2)
+    step(scheduler)
+    assert scheduler.requests["late"].num_computed_tokens == 16
+    add(scheduler, "first", 20, priority=0, max_tokens=2)
+    while scheduler.requests:
+        step(scheduler)
+    stats = scheduler.make_stats(0)
+    assert stats.num_preempted_reqs == 1
+    assert stats.num_prompt_tokens == 40 + 20
