@@ -86,6 +86,8 @@ class _WindowDecoder:
         if new:
             self._tokens = self._tokens[self._num_read :]
             self._num_read = len(self._tokens)
+        elif len(self._tokens) - self._num_read > _CONTEXT_TOKENS:
+            self._tokens.pop()  # the window stays short, however many tokens have no text
         return new
 
     def flush(self) -> str:

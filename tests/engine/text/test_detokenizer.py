@@ -109,3 +109,21 @@ def test_bytes_that_are_no_character_do_not_hold_the_rest_back(word_pieces: Toke
     found = pieces(word_pieces, [[lone]] * 5 + [[the]], True)
     assert "".join(found) == word_pieces.decode([lone] * 5 + [the])
     assert found[3] != ""
+
+
+def test_tokens_without_text_do_not_make_later_ones_cost_more(
+    word_pieces: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may have more token ids than its vocabulary."""
+    the, cat = (word_pieces.backend.token_to_id(piece) for piece in ("▁the", "▁cat"))
+    beyond = word_pieces.backend.get_vocab_size() + 1
+    decode, lengths = word_pieces.decode, []
+
+    def counted(ids: list[int], skip: bool = True) -> str:
+        lengths.append(len(ids))
+        return decode(ids, skip)
+
+    monkeypatch.setattr(word_pieces, "decode", counted)
+    found = pieces(word_pieces, [[the], *[[beyond]] * 300, [cat]], True)
+    assert "".join(found) == "the cat"
+    assert max(lengths) < 20
