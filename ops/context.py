@@ -155,14 +155,15 @@ class TensorParallelGroup:
     num_all_gathers: int = 0
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum ``x`` over the ranks; in place where there is more than one, so ``x`` must be the
-        caller's own, and contiguous.
+        """The sum of ``x`` over the ranks. Where there is more than one ``x`` may be overwritten, so
+        it must be the caller's own.
 
         Raises:
             PeerLostError
         """
         if self.world_size > 1:
             self.num_all_reduces += 1
+            x = x.contiguous()
             try:
                 torch.distributed.all_reduce(x, group=self.group)
             except RuntimeError as error:

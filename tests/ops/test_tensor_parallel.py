@@ -181,3 +181,14 @@ def test_a_rank_that_lost_the_others_says_which_it_is(monkeypatch: pytest.Monkey
     for exchange in (group.all_reduce, group.all_gather):
         with pytest.raises(PeerLostError, match="rank 1 cannot reach the others: Connection"):
             exchange(torch.zeros(2))
+
+
+def test_what_does_not_lie_in_one_piece_is_summed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.distributed`` takes no other."""
+
+    def double(x: torch.Tensor, group: Any) -> None:
+        assert x.is_contiguous()
+        x *= 2
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", double)
+    assert torch.equal(TensorParallelGroup(0, 2).all_reduce(X.t()), 2 * X.t())
