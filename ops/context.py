@@ -155,7 +155,7 @@ class TensorParallelGroup:
     num_all_gathers: int = 0
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of ``x`` over the ranks. Where there is more than one ``x`` may be overwritten, so
+        """The sum of ``x`` over the ranks. Where there is more than one, ``x`` may be overwritten:
         it must be the caller's own.
 
         Raises:
