@@ -305,9 +305,7 @@ class AsyncLLM:
         return await self._client.collective_rpc(method, timeout, args, kwargs)
 
 
-def _end(
-    home: HomeProcess, supervisor: EngineSupervisor, loggers: StatLoggers, host: Host
-) -> None:
+def _end(home: HomeProcess, supervisor: EngineSupervisor, loggers: StatLoggers, host: Host) -> None:
     """Without the object, which may be gone: at the end of this process, or of its last
     reference."""
     if not home.is_here:
