@@ -56,6 +56,11 @@ GENERATION_KEYS: tuple[str, ...] = (
     "repetition_penalty",
 )
 """What a generation config may state as the default of requests."""
+MAY_BE_OPEN = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
+LEAST = dict.fromkeys(
+    ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"), 1
+) | {"max_model_len": 1, "kv_cache_memory_bytes": 0, "num_gpu_blocks_override": 0}
+"""Of whole numbers; what there is too little of is said where it is shared out."""
 
 
 @dataclass
@@ -469,14 +474,11 @@ class EngineArgs:
             )
 
     def _check_limits(self) -> None:
-        for name in (
-            "tensor_parallel_size",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "block_size",
-        ):
-            if getattr(self, name) < 1:
-                raise self._refuse(name, getattr(self, name), "at least 1")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            is_open = value is None and name in MAY_BE_OPEN
+            if not is_open and (type(value) is not int or not least <= value < 2**63):
+                raise self._refuse(name, value, f"a whole number of 64 bits, at least {least}")
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise self._refuse(
                 "scheduling_policy", self.scheduling_policy, "one of", SCHEDULING_POLICIES

@@ -12,20 +12,31 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from .errors import ConfigError
 from .logit_edits import LogitEdits
 from .logprobs import PromptLogprobs
 from .sampling_params import SamplingParams
 
 
 class InputBatch:
-    """Arrays with a row for each slot. A request keeps its slot until it ends or is preempted."""
+    """Arrays with a row for each slot. A request keeps its slot until it ends or is preempted.
+
+    Raises:
+        ConfigError: there is no memory for so many rows of such a length.
+    """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
         self.block_size = block_size
         max_blocks = -(-max_model_len // block_size)
         # numpy's zeros are pages that the kernel maps when they are first written.
-        self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
-        self.block_table_np = np.zeros((max_num_seqs, max_blocks), dtype=np.int64)
+        try:
+            self.token_ids = np.zeros((max_num_seqs, max_model_len), dtype=np.int32)
+            self.block_table_np = np.zeros((max_num_seqs, max_blocks), dtype=np.int64)
+        except (MemoryError, ValueError) as error:  # the second: more than there are addresses
+            raise ConfigError(
+                f"--max-num-seqs {max_num_seqs} and --max-model-len {max_model_len}: there is no "
+                "memory for so many requests of such a length; lower one of them"
+            ) from error
         self.num_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self.num_blocks = [0] * max_num_seqs

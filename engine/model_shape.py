@@ -28,6 +28,8 @@ OPTIONAL_SIZES: Mapping[str, int] = {
     "sliding_window": 10**9,
 }
 """The same for sizes that may be left out, or be null."""
+NOT_NULL = ("intermediate_size", "ffn_dim", "rms_norm_eps", "query_pre_attn_scalar")
+"""What may be left out by architectures that do not have it, and says nothing as null."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 MAX_LENGTH = 10**9
 FACTOR_KEYS = (
@@ -88,6 +90,9 @@ def wrong_field(path: str, key: str, found: str, expected: str) -> str:
 def find_wrong_fields(text_config: Mapping[str, Any]) -> Wrong:
     """Each wrong key with what was expected of it; a key inside a table as ``table.key``."""
     yield from _wrong_sizes(text_config)
+    for key in NOT_NULL:
+        if key in text_config and text_config[key] is None:
+            yield key, _NUMBER
     for key in FACTOR_KEYS:
         yield from _unless(text_config, key, _is_factor, _NUMBER)
     yield from _unless(text_config, "partial_rotary_factor", _is_share, _SHARE)

@@ -388,6 +388,10 @@ def test_ranks_share_out_heads_and_key_heads_evenly(
         ),
         ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, ("--max-num-batched-tokens 8", "9")),
         ({"max_num_seqs": 0}, ("--max-num-seqs 0", "at least 1")),
+        ({"max_model_len": -1}, ("--max-model-len -1", "at least 1")),
+        ({"max_model_len": "x"}, ("--max-model-len 'x'", "a whole number")),
+        ({"block_size": True}, ("--block-size True", "a whole number")),
+        ({"kv_cache_memory_bytes": 10**30}, (f"-bytes {10**30}", "a whole number of 64 bits")),
         (
             {"num_gpu_blocks_override": 4, "kv_cache_memory_bytes": 1},
             ("--num-gpu-blocks-override 4", "--kv-cache-memory-bytes"),
