@@ -8,6 +8,7 @@ layers. What a worker does with a call is ``worker``'s.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -48,11 +49,13 @@ class MultiprocExecutor(Executor):
     def _init_executor(self) -> None:
         self.workers: list[WorkerChild] = []
         self._call_ids = itertools.count(1)
+        # A file without a name: nothing is left of it however this process ends. Open as long as
+        # the ranks are, since they part by it too, and its number must not become another file's.
+        self._open = contextlib.ExitStack()
+        meeting = self._open.enter_context(tempfile.TemporaryFile())
         try:
-            # A file without a name: nothing is left of it however this process ends.
-            with tempfile.TemporaryFile() as meeting:
-                self._start_workers(f"file:///proc/{os.getpid()}/fd/{meeting.fileno()}")
-                self.collective_rpc("init_device")
+            self._start_workers(f"file:///proc/{os.getpid()}/fd/{meeting.fileno()}")
+            self.collective_rpc("init_device")
             self.collective_rpc("load_model")
         except BaseException:
             self._end_workers()
@@ -203,6 +206,7 @@ class MultiprocExecutor(Executor):
         workers, self.workers = self.workers, []
         for worker in workers:
             worker.end()
+        self._open.close()
 
 
 def _answers(call_id: int) -> Any:
