@@ -182,6 +182,14 @@ class EngineProcess(ChildProcess):
             said = isinstance(error, HookserveError | HostError)
             text = f"{message.method}: {error if said else describe_error(error)}"
             self.channel.send(RpcResult(message.call_id, error=text))
+            self._raise_if_workers_ended(core, error)
+
+    def _raise_if_workers_ended(self, core: EngineCore, why: BaseException) -> None:
+        """By ``why``: it knows how, and nothing that can be watched is left."""
+        try:
+            core.executor.check_health()
+        except HookserveError:
+            raise why from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

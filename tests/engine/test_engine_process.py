@@ -19,6 +19,7 @@ import pytest
 from fake_engine import continuation, make_config, make_request
 from hookserve.engine.channel import Channel, ChannelClosed
 from hookserve.engine.core import BooksError
+from hookserve.engine.errors import WorkerError
 from hookserve.engine.messages import (
     Abort,
     CollectiveRpc,
@@ -460,6 +461,26 @@ def test_the_books_are_compared_in_the_first_quiet_moment_after_work(monkeypatch
         ours.close()
         with pytest.raises(ChannelClosed):
             engine._loop(core, core.host)
+
+
+def test_workers_that_end_in_a_call_end_the_engine_too(monkeypatch, make_core):
+    """Nothing is left to watch, and no request may come that would find it out."""
+    core = make_core()
+
+    def fail(sentence):
+        raise WorkerError(sentence)
+
+    killed = "worker 1 (pid 7) was killed by SIGKILL"
+    monkeypatch.setattr(core.executor, "collective_rpc", lambda *given: fail(killed))
+    monkeypatch.setattr(core.executor, "check_health", lambda: fail("the workers have ended"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        parent = Channel(ours)
+        parent.send(CollectiveRpc(1, "any", [], {}))
+        parent.send(Shutdown())
+        with pytest.raises(WorkerError, match="was killed by SIGKILL"):
+            EngineProcess(Channel(theirs))._loop(core, core.host)
+        assert parent.recv() == RpcResult(1, error=f"any: {killed}")
 
 
 def test_books_that_do_not_agree_end_the_engine_with_one_sentence(start, tmp_path):
