@@ -41,7 +41,7 @@ class Gemma2Attention(LlamaAttention):
         if not getattr(config, "layer_types", None) and extract_layer_index(prefix) % 2:
             options["per_layer_sliding_window"] = None
         key = "attn_logit_softcapping"
-        options["logits_soft_cap"] = getattr(config, key, self.config_defaults[key])
+        options["logits_soft_cap"] = _as_float(getattr(config, key, self.config_defaults[key]))
         return options
 
 
@@ -105,4 +105,9 @@ class Gemma2ForCausalLM(LlamaForCausalLM):
 
     def _init_logits_processor(self, config: Any) -> LogitsProcessor:
         soft_cap = getattr(config, "final_logit_softcapping", FINAL_SOFT_CAP)
-        return LogitsProcessor(config.vocab_size, soft_cap=soft_cap)
+        return LogitsProcessor(config.vocab_size, soft_cap=_as_float(soft_cap))
+
+
+def _as_float(value: float | None) -> float | None:
+    """A whole number in a configuration may be larger than any that a tensor takes."""
+    return None if value is None else float(value)

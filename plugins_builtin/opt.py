@@ -97,6 +97,9 @@ class OPTDecoderLayer(nn.Module):
         super().__init__()
         self.config = config
         self.embed_dim = size = config.hidden_size
+        if size % config.num_attention_heads:
+            heads = config.num_attention_heads
+            raise refuse_field("hidden_size", size, f"a multiple of the {heads} heads")
         bias = getattr(config, "enable_bias", True)
         self.do_layer_norm_before = getattr(config, "do_layer_norm_before", True)
         self.self_attn = OPTAttention(

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from hookserve.engine import LLM, SamplingParams
+from hookserve.engine.errors import ModelFileError
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 from hookserve.plugins_builtin.models import MODULES
 from step_runner import StepRunner, load_model, make_vllm_config
@@ -203,3 +205,21 @@ def test_two_ranks_equal_transformers(name: str, folder_of: Callable[[str], Path
         torch.testing.assert_close(logits, want, rtol=0, atol=1e-4)
     sizes = [split_size(runner.model) for runner in runners]
     assert sizes[0] == sizes[1] < 0.6 * split_size(runner_of(folder).model)
+
+
+def test_a_soft_cap_larger_than_any_whole_number_of_a_tensor_caps_nothing(tmp_path: Path) -> None:
+    huge = {"attn_logit_softcapping": 10**30, "final_logit_softcapping": 10**30}
+    folder = write_tiny_model("gemma2", tmp_path / "gemma2")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | huge))
+    with LLM(str(folder), kv_cache_memory_bytes=1 << 20) as llm:
+        (output,) = llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2))
+    assert output.outputs[0].finish_reason == "length"
+
+
+def test_an_opt_whose_heads_do_not_divide_it_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model("opt", tmp_path / "opt")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_size": 1}))
+    with pytest.raises(ModelFileError, match="'hidden_size'; expected a multiple of the 4 heads"):
+        LLM(str(folder), kv_cache_memory_bytes=1 << 20)
