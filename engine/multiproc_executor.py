@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -49,12 +48,13 @@ class MultiprocExecutor(Executor):
     def _init_executor(self) -> None:
         self.workers: list[WorkerChild] = []
         self._call_ids = itertools.count(1)
-        # A file without a name: nothing is left of it however this process ends. Open as long as
-        # the ranks are, since they part by it too, and its number must not become another file's.
+        # A file in memory: nothing is left of it however this process ends. Open as long as the
+        # ranks are: they part by it too, and its number must not become another file's.
         self._open = contextlib.ExitStack()
-        meeting = self._open.enter_context(tempfile.TemporaryFile())
+        meeting = os.memfd_create("ranks")
+        self._open.callback(os.close, meeting)
         try:
-            self._start_workers(f"file:///proc/{os.getpid()}/fd/{meeting.fileno()}")
+            self._start_workers(f"file:///proc/{os.getpid()}/fd/{meeting}")
             self.collective_rpc("init_device")
             self.collective_rpc("load_model")
         except BaseException:
