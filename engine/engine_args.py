@@ -32,7 +32,7 @@ from .config import (
 from .environment import default_cache_dir
 from .errors import ConfigError, HookserveError, ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
-from .rank_choice import HeadCounts, choose_executor
+from .rank_choice import SharedSizes, choose_executor
 from .regular_file import read_json_object, read_text
 from .sampling_rules import RULE_OF
 from .setting import Setting
@@ -457,14 +457,14 @@ class EngineArgs:
 
     def _check_ranks(self, text_config: Mapping[str, Any]) -> None:
         ranks, executor = self.tensor_parallel_size, self.distributed_executor_backend
-        counts = HeadCounts.of(text_config)
-        fits = counts.rank_counts()
+        sizes = SharedSizes.of(text_config)
+        fits = sizes.rank_counts()
         if ranks not in fits:
             raise self._refuse(
                 "tensor_parallel_size",
                 ranks,
-                f"a number by which the model's {counts.heads} attention heads and "
-                f"{counts.key_heads} key heads can be shared out: {', '.join(map(str, fits))}",
+                f"a number by which the model's {sizes} can be shared out: "
+                + ", ".join(map(str, fits)),
             )
         if executor == "uni" and ranks > 1:
             raise self._refuse(

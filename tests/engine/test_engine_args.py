@@ -350,18 +350,24 @@ def test_the_worker_is_the_platforms_unless_one_is_asked_for(host: Host, tiny_ll
 
 
 @pytest.mark.parametrize(
-    ("heads", "key_heads", "fits"),
+    ("heads", "key_heads", "inner", "fits"),
     [
-        (9, 3, {1, 3, 9}),
-        (8, 2, {1, 2, 4, 8}),
-        (4, 1, {1, 2, 4}),
-        (12, 4, {1, 2, 4, 12}),
+        (9, 3, 72, {1, 3, 9}),
+        (9, 3, 1536, {1, 3}),
+        (8, 2, 96, {1, 2, 4, 8}),
+        (8, 2, 97, {1}),
+        (4, 1, 96, {1, 2, 4}),
+        (12, 4, 96, {1, 2, 4, 12}),
     ],
 )
-def test_ranks_share_out_heads_and_key_heads_evenly(
-    heads: int, key_heads: int, fits: set[int], host: Host, model: Path
+@pytest.mark.parametrize("inner_name", ["intermediate_size", "ffn_dim"])
+def test_ranks_share_out_heads_and_the_inner_width_evenly(
+    heads: int, key_heads: int, inner: int, fits: set[int], inner_name: str, host: Host, model: Path
 ) -> None:
-    rewrite(model, "config.json", num_attention_heads=heads, num_key_value_heads=key_heads)
+    changes = {"intermediate_size": None, inner_name: inner}
+    rewrite(
+        model, "config.json", num_attention_heads=heads, num_key_value_heads=key_heads, **changes
+    )
     for ranks in range(1, 13):
         if ranks in fits:
             assert build(host, model, tensor_parallel_size=ranks)
