@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class LLMEngine:
         self._requests: dict[str, list[str]] = {}
         """The engine's ids of each request that has not ended."""
         self._running: dict[str, _Running] = {}
+        self._in_step = threading.RLock()
         self._death = ""
         """Why nothing can be asked of this engine any more."""
         try:
@@ -258,16 +260,17 @@ class LLMEngine:
             EngineDeadError: after ``shutdown``, or after a step that failed.
             Exception: what a model or plugin raised; the engine is dead then.
         """
-        core = self.core
-        try:
-            report = core.step() if core.has_work() else core.report_idle()
-        except BaseException as error:
-            said = isinstance(error, HookserveError | HostError)
-            what = str(error) if said else describe_error(error)
-            self._death = f"a step of this engine failed: {what}; make a new one"
-            self._requests.clear()
-            self._running.clear()
-            raise
+        with self._in_step:
+            core = self.core
+            try:
+                report = core.step() if core.has_work() else core.report_idle()
+            except BaseException as error:
+                said = isinstance(error, HookserveError | HostError)
+                what = str(error) if said else describe_error(error)
+                self._death = f"a step of this engine failed: {what}; make a new one"
+                self._requests.clear()
+                self._running.clear()
+                raise
         return [] if report is None else self._take(report)
 
     def _take(self, report: StepOutputs) -> list[RequestOutput]:
@@ -329,7 +332,8 @@ class LLMEngine:
             self._requests.clear()
             self._running.clear()
             try:
-                self._stop()
+                with self._in_step:  # a thread that the interpreter ends in tensor code aborts all
+                    self._stop()
             finally:
                 self._host.release()
 

@@ -272,3 +272,28 @@ def test_a_forked_process_neither_uses_nor_ends_it(
             llm.generate([1], GREEDY)
         llm.llm_engine.shutdown()
     assert tokens_of(llm, [1]) == [continuation([1], 6)]
+
+
+def test_a_shutdown_waits_for_the_step_of_another_thread(
+    make_fake_llm: Callable[..., LLM],
+) -> None:
+    """The interpreter ends threads that it does not wait for; in tensor code that is an abort."""
+    engine = make_fake_llm().llm_engine
+    order: list[str] = []
+    stop = engine.core.shutdown
+
+    def step() -> None:
+        ending.start()
+        ending.join(0.2)  # long enough for a shutdown that does not wait
+        order.append("step")
+
+    def shutdown() -> None:
+        order.append("shutdown")
+        stop()
+
+    engine.core.report_idle = step  # type: ignore[method-assign,assignment]
+    engine.core.shutdown = shutdown  # type: ignore[method-assign]
+    ending = threading.Thread(target=engine.shutdown)
+    engine.step()
+    ending.join()
+    assert order == ["step", "shutdown"]
