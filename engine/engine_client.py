@@ -347,6 +347,8 @@ class EngineClient:
         try:
             async with asyncio.timeout(timeout):
                 return await future
+        except TimeoutError:
+            raise TimeoutError(f"the engine has not answered within {timeout} s") from None
         finally:
             self._calls.pop(call_id, None)
 

@@ -107,6 +107,8 @@ def test_calls_to_workers_answer_or_say_why(serve_script: Any) -> None:
             with pytest.raises(RuntimeError, match="object"):
                 await client.collective_rpc("nothing", args=[object()])
             assert await client.describe() == {"engine": [{"identity": "scripted"}]}
+            with pytest.raises(TimeoutError, match="has not answered within 0 s"):
+                await client.collective_rpc("nothing", timeout=0)
 
     asyncio.run(run())
 
