@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hookserve.hookspecs.context import owner_of
-from hookserve.hookspecs.errors import HostError, describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.ops.errors import PeerLostError
 
 from .channel import ChannelClosed, ChannelError
 from .child_process import ChildProcess, describe_failure, run_child
 from .codec import Message
-from .errors import HookserveError
 from .log import configure_logging
 from .messages import (
     CollectiveRpc,
@@ -139,8 +136,9 @@ class WorkerProcess(ChildProcess):
         except caught() as error:
             self._let_the_engine_speak_first(error)
             failed = describe_failure(error, self.name)
-            text = failed.message if isinstance(error, HookserveError | HostError) else _say(error)
-            self.channel.send(CallFailed(message.call_id, failed.exit_code, text, failed.detail))
+            self.channel.send(
+                CallFailed(message.call_id, failed.exit_code, failed.message, failed.detail)
+            )
 
     def _let_the_engine_speak_first(self, error: BaseException) -> None:
         """A rank that lost another one knows less of it than the engine, which ends it."""
@@ -154,12 +152,6 @@ def lost_a_peer(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, PeerLostError):
         cause = cause.__cause__
     return cause is not None
-
-
-def _say(error: BaseException) -> str:
-    """What a method raised, as the caller would read it in one process."""
-    owner = owner_of(error)
-    return describe_error(error) + (f" in the code of plugin {owner}" if owner else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
