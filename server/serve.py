@@ -36,6 +36,9 @@ DEAD_LINGER_S = 0.3
 DEAD_FLUSH_S = 0.3
 STOP_FLUSH_S = 2.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ONE_STOP_S = 0.25
+"""Signals that come within this are one: ``timeout`` and some supervisors send theirs to the process
+and to its group."""
 
 
 async def serve(
@@ -71,6 +74,7 @@ class Front:
         self._address = address_of(sock)
         self._http = HttpServer(runtime)
         self._stop_asked = asyncio.Event()
+        self._stop_asked_at = 0.0
 
     async def run(self, started: float) -> int:
         runtime = self._runtime
@@ -132,10 +136,14 @@ class Front:
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """The first one asks for a clean stop; the second ends everything at once."""
+        """The first one asks for a clean stop; a later one ends everything at once."""
+        now = time.monotonic()
         if not self._stop_asked.is_set():
             self._runtime.health.set_draining()
             self._stop_asked.set()
+            self._stop_asked_at = now
+            return
+        if now - self._stop_asked_at < ONE_STOP_S:
             return
         self._runtime.supervisor.kill()
         sys.stderr.flush()

@@ -91,9 +91,26 @@ def test_sigterm_stops_cleanly(running_server: Start, tiny_llama: Path) -> None:
     server = running_server([str(tiny_llama)])
     engine = server.engine_pid
     server.signal(signal.SIGTERM)
+    server.signal(signal.SIGTERM)  # as from a supervisor that signals the group too
     assert server.wait_exit(15) == 0, server.output()
     assert is_gone(engine)
     assert "Traceback" not in server.stderr
+
+
+def test_whoever_keeps_asking_for_a_stop_gets_it_at_once(
+    running_server: Start, smollm2_gguf: Path
+) -> None:
+    server = running_server([*slow_args(smollm2_gguf), "--shutdown-timeout", "60"])
+    stream = OpenStream(server)
+
+    def ask_again() -> bool:
+        server.signal(signal.SIGTERM)
+        return server.process.poll() is not None
+
+    wait_until(ask_again, 10, "the end", interval=0.1)
+    assert server.wait_exit(1) == 128 + signal.SIGTERM
+    stream.join(5)
+    assert len(stream.lines) < ENDLESS["max_tokens"]
 
 
 def test_sigterm_ends_an_open_stream_with_a_word(server: RunningServer) -> None:
