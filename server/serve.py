@@ -37,8 +37,8 @@ DEAD_FLUSH_S = 0.3
 STOP_FLUSH_S = 2.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ONE_STOP_S = 0.25
-"""Signals that come within this are one: ``timeout`` and some supervisors send theirs to the process
-and to its group."""
+"""Signals that come within this are one: ``timeout`` and some supervisors send theirs to the
+process and to its group."""
 
 
 async def serve(
