@@ -28,8 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run that is told to stop still ends the servers that it started."""
+    """A run that is told to stop still ends the servers that it started; and one that a shell
+    started in the background, where SIGINT is ignored, tests interrupts all the same."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
