@@ -167,6 +167,7 @@ class EngineCore:
                 message.request_id,
                 finish_reason="error",
                 error="The prompt has a token id that is outside of the vocabulary.",
+                is_refusal=True,
             )
         else:
             refusal = self.scheduler.add_request(request)

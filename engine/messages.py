@@ -129,6 +129,8 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
     """The stop token id that ended it; ``None`` for the model's own end token."""
     error: str | None = None
     """One sentence for the client; only with ``finish_reason == "error"``."""
+    is_refusal: bool = False
+    """The error is what the request asked for, not what the engine met."""
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache; sent with the first token."""
     queued_s: float | None = None

@@ -310,6 +310,7 @@ class ModelRunner:
                 state.prompt_logprobs = None
         for index, message in sampled.errors.items():
             output.errors[inputs.req_ids[rows[index]]] = message
+        output.refused = {inputs.req_ids[rows[index]] for index in sampled.refused}
         for index, logprobs in sampled.logprobs.items():
             output.logprobs[inputs.req_ids[rows[index]]] = [logprobs]
         return output

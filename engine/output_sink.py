@@ -75,6 +75,7 @@ def join(first: EngineCoreOutput, second: EngineCoreOutput) -> EngineCoreOutput:
         finish_reason=second.finish_reason,
         stop_reason=second.stop_reason,
         error=second.error,
+        is_refusal=second.is_refusal,
         num_cached_tokens=max(first.num_cached_tokens, second.num_cached_tokens),
         queued_s=first.queued_s if first.queued_s is not None else second.queued_s,
         num_preemptions=max(first.num_preemptions, second.num_preemptions),

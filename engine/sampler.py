@@ -9,7 +9,7 @@ whole batches the same operations wait for memory, and took five times as long.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,6 +79,8 @@ class SamplerOutput:
     """[rows, 1] int64, on the CPU."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that could not be sampled; their token means nothing."""
+    refused: set[int] = field(default_factory=set)
+    """Those of them whose request asked for what cannot be."""
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     """Rows that asked for them."""
 
@@ -93,40 +95,45 @@ class Sampler:
             metadata: for the same rows.
         """
         values = logits.float().cpu()
-        errors = self._find_errors(values)
+        wrong = self._find_errors(values)
+        refusals: dict[int, str] = {}
         rows = values.numpy()
         # numpy's is vectorised: 0.1 ms for 32 rows of 49152, where torch's takes 1.3 ms.
         token_ids = rows.argmax(axis=-1)
         if metadata.edits or not metadata.all_greedy:
-            self._replace(token_ids, rows, errors, metadata)
+            refusals = self._replace(token_ids, rows, wrong, metadata)
+        errors = wrong | refusals
         sampled = torch.from_numpy(token_ids)
         logprobs = {
             row: compute_logprobs(values[row : row + 1], sampled[row : row + 1], count)[0]
             for row, count in metadata.num_logprobs.items()
             if row not in errors
         }
-        return SamplerOutput(sampled.unsqueeze(-1), errors, logprobs)
+        return SamplerOutput(sampled.unsqueeze(-1), errors, set(refusals), logprobs)
 
     def _replace(
         self,
         token_ids: np.ndarray,
         rows: np.ndarray,
-        errors: dict[int, str],
+        wrong: Collection[int],
         metadata: SamplingMetadata,
-    ) -> None:
+    ) -> dict[int, str]:
         """Put other tokens where the best one of the model's logits is not what is wanted.
 
         Args:
             token_ids: [rows], changed in place.
             rows: [rows, vocab] float32.
-            errors: by row; those whose edits leave nothing to choose from are added.
+            wrong: rows to pass over.
+
+        Returns: the rows whose edits leave nothing to choose from, and why.
         """
+        refusals: dict[int, str] = {}
         weights = make_buffer(rows.shape[1])
         edited = np.empty(rows.shape[1], dtype=np.float32)
         for row, temperature in enumerate(metadata.temperature):
             edits = metadata.edits.get(row)
             is_random = temperature >= GREEDY_TEMPERATURE
-            if row in errors or not (edits or is_random):
+            if row in wrong or not (edits or is_random):
                 continue
             logits = rows[row]
             if edits is not None:
@@ -135,10 +142,11 @@ class Sampler:
                 logits = edited
                 token_ids[row] = logits.argmax()
                 if not np.isfinite(logits[token_ids[row]]):
-                    errors[row] = _describe_edited(logits[token_ids[row]])
+                    refusals[row] = _describe_edited(logits[token_ids[row]])
                     continue
             if is_random:
                 token_ids[row] = self._sample(logits, weights, row, metadata)
+        return refusals
 
     @staticmethod
     def _find_errors(logits: torch.Tensor) -> dict[int, str]:

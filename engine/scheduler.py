@@ -124,7 +124,9 @@ class Scheduler:
         """Queue the request, or return at once the refusal of one that can never run."""
         refusal = self._refusal(request)
         if refusal is not None:
-            return EngineCoreOutput(request.request_id, finish_reason="error", error=refusal)
+            return EngineCoreOutput(
+                request.request_id, finish_reason="error", error=refusal, is_refusal=True
+            )
         self.requests[request.request_id] = request
         self.waiting.add(request)
         return None
@@ -390,7 +392,12 @@ class Scheduler:
             if request_id in errors:
                 self._end(request, "error")
                 outputs.append(
-                    EngineCoreOutput(request_id, finish_reason="error", error=errors[request_id])
+                    EngineCoreOutput(
+                        request_id,
+                        finish_reason="error",
+                        error=errors[request_id],
+                        is_refusal=request_id in model_runner_output.refused,
+                    )
                 )
             elif token_ids:
                 outputs.append(self._take_tokens(request, token_ids, model_runner_output))

@@ -66,3 +66,5 @@ class ModelRunnerOutput:
     """By request that asked for them, in the step that completes its prompt."""
     errors: dict[str, str] = field(default_factory=dict)
     """Requests that failed alone, with one sentence for the client."""
+    refused: set[str] = field(default_factory=set)
+    """Those of them that asked for what cannot be."""

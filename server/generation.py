@@ -20,7 +20,7 @@ from hookserve.engine.stats import Siblings
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.hookspecs import RequestRecord
 
-from .errors import ApiError, cut, engine_failure
+from .errors import ApiError, bad_request, cut, engine_failure
 from .serving import Serving
 
 _RANK = {None: 0, "stop": 1, "length": 2, "abort": 3, "error": 4}
@@ -164,7 +164,7 @@ class Generation:
                 continue
             if output.finish_reason in ("error", "abort"):
                 self._note_end(output.finish_reason)
-                raise _engine_refusal(output.error)
+                raise _ended(output)
             if output.new_token_ids:
                 self._note_tokens(sequence, output)
             delta = sequence.processor.push(
@@ -201,7 +201,7 @@ class Generation:
                 self.prompt_logprobs[index] = output.prompt_logprobs
                 is_short |= len(output.prompt_logprobs or ()) != len(self.prompts[index])
         if is_short:
-            raise _engine_refusal("the engine returned too few log-probabilities")
+            raise _engine_error("the engine returned too few log-probabilities")
 
     def _note_end(self, reason: str) -> None:
         """Of several sequences the worst end counts for the record."""
@@ -230,5 +230,13 @@ class Generation:
         )
 
 
-def _engine_refusal(sentence: str | None) -> ApiError:
-    return ApiError(500, cut(sentence or "the engine ended the request"), code="engine_error")
+def _ended(output: EngineCoreOutput) -> ApiError:
+    """What a client is told of a request that the engine ended."""
+    sentence = output.error or "the engine ended the request"
+    if output.is_refusal:
+        return bad_request(cut(sentence), code="invalid_value")
+    return _engine_error(sentence)
+
+
+def _engine_error(sentence: str) -> ApiError:
+    return ApiError(500, cut(sentence), code="engine_error")

@@ -42,6 +42,7 @@ def test_a_request_for_which_nothing_is_possible_fails_alone_when_it_is_so(make_
     assert collected.tokens["bad"] == first
     assert collected.last["bad"].finish_reason == "error"
     assert "No token is left to choose" in collected.last["bad"].error
+    assert collected.last["bad"].is_refusal
     assert collected.tokens["good"] == continuation([4, 5], 6)
     assert core.scheduler.kv_cache.usage == 0.0
 

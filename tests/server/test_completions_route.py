@@ -292,3 +292,29 @@ def test_an_error_of_the_engine_ends_a_stream_without_done(serve_script: Any) ->
         assert whole.json()["error"]["message"] == "the logits are not numbers"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("is_refusal", "status", "code"), [(True, 400, "invalid_value"), (False, 500, "engine_error")]
+)
+def test_what_the_engine_refuses_is_the_clients_fault_and_what_it_meets_is_not(
+    serve_script: Any, is_refusal: bool, status: int, code: str
+) -> None:
+    def fail(request: AddRequest) -> list[EngineCoreOutput]:
+        return [
+            EngineCoreOutput(request.request_id, [97]),
+            EngineCoreOutput(
+                request.request_id, [], "error", error="No token is left.", is_refusal=is_refusal
+            ),
+        ]
+
+    async def run() -> None:
+        async with serve_script(fail) as served:
+            reply = await served.http.post("/v1/completions", json={"model": "m", "prompt": "abc"})
+        assert reply.status_code == status
+        assert (reply.json()["error"]["code"], reply.json()["error"]["message"]) == (
+            code,
+            "No token is left.",
+        )
+
+    asyncio.run(run())
