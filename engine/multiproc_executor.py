@@ -186,7 +186,7 @@ class MultiprocExecutor(Executor):
                     error.add_note(f"In worker {rank}:\n{message.detail}")
                     raise error
                 if rank in ranks:
-                    answers[rank] = message
+                    answers.setdefault(rank, message)
         return answers
 
     def _receive(self, timeout_s: float | None) -> list[tuple[int, Message]]:
