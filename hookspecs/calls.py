@@ -1,7 +1,7 @@
 """How the host calls hooks: collect, first, pipeline, notify, each implementation in its guard.
 
 pluggy's own calls drop the owner and stop all at the first exception; these know whose code runs,
-catch what it raises (``KeyboardInterrupt`` and cancellation pass) and apply the hook's failure
+catch what it raises (only a real interrupt or cancellation passes) and apply the hook's failure
 policy. Built once after bootstrap. What a plugin's failure leads to is the host's, through
 ``Refuse``.
 """

@@ -129,8 +129,9 @@ def process_started(roles: frozenset[Role], config: Any, ctx: PluginContext) -> 
 
 @hookspec(call="notify", roles=("front",), failure="observe", may_await=True)
 def request_finished(record: RequestRecord, ctx: PluginContext) -> Awaitable[None] | None:
-    """Told about each request that ended, aborted or failed. A plain function runs in a thread of
-    its own, a coroutine function on the event loop; either has 5 s.
+    """Told about each HTTP request for text that ended, aborted or failed, once for all its
+    choices. A plain function runs in a thread of its own, a coroutine function on the event loop;
+    either has 5 s.
 
     Returns: nothing; may be a coroutine function.
     Runs in: front.
