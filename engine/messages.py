@@ -39,6 +39,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     """Requests share cached prefixes only with requests of the same salt."""
     priority: int = 0
     """Lower is sooner, where the scheduling policy is ``"priority"``."""
+    principal: str | None = None
+    """Name of who sent it, for hooks."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -27,10 +27,22 @@ from .markers import hookimpl, hookspec
 from .plugin import Plugin
 from .registry import Claim, Registry
 from .report import PluginReport
+from .request_types import (
+    SCOPES,
+    ApiRequest,
+    EngineLoad,
+    Principal,
+    Refusal,
+    RequestHead,
+    ResponseDelta,
+    Scope,
+)
 from .settings import Denied, PluginSettings
+from .step_types import QueuedRequest, StepBatch
 from .types import (
     API_VERSION,
     ROLES,
+    Command,
     Endpoint,
     EndpointInstance,
     EndpointStateful,
@@ -46,11 +58,15 @@ from .types import (
 __all__ = [
     "API_VERSION",
     "ROLES",
+    "SCOPES",
+    "ApiRequest",
     "Claim",
+    "Command",
     "Denied",
     "Endpoint",
     "EndpointInstance",
     "EndpointStateful",
+    "EngineLoad",
     "Host",
     "HostError",
     "Manifest",
@@ -65,12 +81,19 @@ __all__ = [
     "PluginReport",
     "PluginSelectionError",
     "PluginSettings",
+    "Principal",
+    "QueuedRequest",
+    "Refusal",
     "Registry",
+    "RequestHead",
     "RequestRecord",
     "RequiredPluginError",
+    "ResponseDelta",
     "Role",
+    "Scope",
     "SettingsDifferError",
     "StatLogger",
+    "StepBatch",
     "Target",
     "UnknownNameError",
     "bootstrap",

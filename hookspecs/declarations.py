@@ -5,7 +5,7 @@ Who wins a name is ``registry``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import targets
@@ -13,7 +13,7 @@ from .errors import PluginError
 from .markers import HookInfo
 from .plugin import Plugin
 from .registry import Claim
-from .types import Endpoint, ModelEntry, Named, Role
+from .types import Command, Endpoint, ModelEntry, Named, Role
 
 EXPECTED: Mapping[str, tuple[type, ...]] = {
     "model": (ModelEntry,),
@@ -23,6 +23,12 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "model_source": (Named,),
     "model_loader": (Named,),
     "executor": (Named,),
+    "attention_backend": (Named,),
+    "quantization": (Named,),
+    "hf_config": (Named,),
+    "authenticator": (Named,),
+    "middleware": (type, str, Callable),  # type: ignore[dict-item]
+    "cli_command": (Command,),
 }
 """What the hook of each kind returns."""
 
@@ -31,7 +37,7 @@ KINDS = tuple(EXPECTED)
 SINGLE = frozenset({"platform"})
 """Kinds of which a plugin declares at most one."""
 
-NOT_CHOSEN_BY_NAME = frozenset({"stat_logger"})
+NOT_CHOSEN_BY_NAME = frozenset({"stat_logger", "middleware"})
 """Kinds of which every declaration is used; two owners of one name are no conflict."""
 
 
@@ -83,7 +89,7 @@ def _wrong(plugin: Plugin, info: HookInfo, value: Any) -> PluginError:
 def _name_and_target(plugin: Plugin, kind: str, declaration: Any) -> tuple[Any, Any]:
     if kind == "platform":
         return plugin.name, declaration
-    if kind == "stat_logger":
+    if kind in NOT_CHOSEN_BY_NAME:
         return targets.target_text(declaration).replace(":", "."), declaration
     return declaration.name, declaration.target
 

@@ -19,7 +19,7 @@ IMPL_ATTRIBUTE = f"{PROJECT}_impl"
 INFO_ATTRIBUTE = f"{PROJECT}_info"
 
 CallKind = Literal["collect", "first", "pipeline", "notify"]
-Failure = Literal["refuse", "request", "observe", "logged"]
+Failure = Literal["refuse", "request", "observe", "logged", "default"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,13 +7,24 @@ in any order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .markers import hookspec
-from .types import Endpoint, ModelEntry, Named, RequestRecord, Role
+from .request_types import (
+    ApiRequest,
+    EngineLoad,
+    Principal,
+    Refusal,
+    RequestHead,
+    ResponseDelta,
+)
+from .step_types import QueuedRequest, StepBatch
+from .types import Command, Endpoint, ModelEntry, Named, RequestRecord, Role, Target
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
     from .context import PluginContext
 
 
@@ -111,6 +122,97 @@ def executor(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("worker",), failure="refuse", kind="attention_backend")
+def attention_backend(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare attention backends, chosen by ``--attention-backend``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front", "worker"), failure="refuse", kind="quantization")
+def quantization(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare quantization methods, chosen by ``--quantization`` or the checkpoint's own
+    ``quant_method``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front, worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front", "engine", "worker"), failure="refuse", kind="hf_config")
+def hf_config(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare configuration classes, by the ``model_type`` of ``config.json``, and fix-ups, by
+    architecture.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front, engine, worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front",), failure="refuse", kind="authenticator")
+def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare authenticators, chosen by ``--authenticator``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front.
+    Called: once, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front",), failure="refuse", kind="middleware")
+def middleware(ctx: PluginContext) -> Target | Iterable[Target] | None:
+    """Put pure ASGI layers around the application, inside the server's own limits.
+
+    Returns: one ASGI middleware (``cls(app)``), its path, several, or ``None``.
+    Runs in: front.
+    Called: once, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("cli",), failure="refuse", kind="cli_command")
+def cli_command(ctx: PluginContext) -> Command | Iterable[Command] | None:
+    """Add verbs to the command line; only plugins whose ``hookserve.toml`` names the role cli.
+
+    Returns: one ``Command``, several, or ``None``.
+    Runs in: cli.
+    Called: once, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(
+    call="collect",
+    roles=("front", "engine", "worker", "inspector", "cli"),
+    failure="refuse",
+)
+def settings_schema(ctx: PluginContext) -> type | None:
+    """State what the plugin's own section of ``--plugin-config`` may hold. It is asked before every
+    other hook; afterwards ``ctx.config`` is an instance.
+
+    Returns: a ``msgspec.Struct`` class, or ``None``.
+    Runs in: front, engine, worker, inspector, cli.
+    Called: once in each process, at bootstrap, before every other hook (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(
     call="notify",
     roles=("front", "engine", "worker", "inspector", "cli"),
@@ -123,6 +225,190 @@ def process_started(roles: frozenset[Role], config: Any, ctx: PluginContext) -> 
     Runs in: front, engine, worker, inspector, cli.
     Called: once in each process, after bootstrap (notify).
     Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("front",), failure="refuse")
+def engine_config(config: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | None:
+    """Change the engine's arguments before its configuration is made. Two plugins that set one
+    field to different values stop the start.
+
+    Returns: the changed fields by name, or ``None``.
+    Runs in: front.
+    Called: once, before the engine is built (pipeline).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("cli", "front"), failure="refuse")
+def cli_options(parser: ArgumentParser, ctx: PluginContext) -> ArgumentParser | None:
+    """Add options to ``server run``; only plugins whose ``hookserve.toml`` names the role cli. The
+    values are found in ``ctx.config``, under the options' own names.
+
+    Returns: the parser, or ``None``.
+    Runs in: cli, front.
+    Called: while the parser of ``server run`` is built (pipeline).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="notify", roles=("worker",), failure="refuse")
+def model_loaded(model: Any, config: Any, ctx: PluginContext) -> None:
+    """Told that the weights are in; the model is the live module.
+
+    Returns: nothing.
+    Runs in: worker.
+    Called: once in each worker, after loading (notify).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("worker",), failure="refuse")
+def weights(
+    iterator: Iterator[tuple[str, Any]], config: Any, ctx: PluginContext
+) -> Iterator[tuple[str, Any]] | None:
+    """Change the stream of weights on its way to the model.
+
+    Returns: an iterator of names and tensors, or ``None``.
+    Runs in: worker.
+    Called: once in each worker, while loading (pipeline).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="first", roles=("front",), failure="request", may_await=True)
+def authenticate(
+    request: RequestHead, ctx: PluginContext
+) -> Principal | None | Awaitable[Principal | None]:
+    """Say who sends an HTTP request.
+
+    Returns: a ``Principal``, or ``None``: not known here; may be a coroutine function.
+    Runs in: front.
+    Called: for each HTTP request to a closed route, after the keys (first).
+    Fails: the request is denied (request).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("front",), failure="request", may_await=True)
+def before_request(
+    request: ApiRequest, principal: Principal | None, ctx: PluginContext
+) -> ApiRequest | Refusal | None | Awaitable[ApiRequest | Refusal | None]:
+    """Change or refuse a request for text before its template is rendered.
+
+    Returns: a changed request, a ``Refusal``, or ``None``; may be a coroutine function.
+    Runs in: front.
+    Called: for each request, decoded and checked (pipeline).
+    Fails: that request fails (request).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="first", roles=("front",), failure="request", may_await=True)
+def admit(
+    request: ApiRequest, principal: Principal | None, load: EngineLoad, ctx: PluginContext
+) -> Refusal | None | Awaitable[Refusal | None]:
+    """Refuse a request instead of queueing it.
+
+    Returns: a ``Refusal``, or ``None``; may be a coroutine function.
+    Runs in: front.
+    Called: for each request, before its submission (first).
+    Fails: that request fails (request).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("front",), failure="request", may_await=True, may_buffer=True)
+def before_response(
+    request: ApiRequest, delta: ResponseDelta, ctx: PluginContext
+) -> ResponseDelta | None | Awaitable[ResponseDelta | None]:
+    """Change the text on its way to the client; a whole reply is the fold of what it let through.
+    With ``@hookimpl(buffer=True)`` a choice's text is collected and this is called once.
+
+    Returns: a changed delta, or ``None``; may be a coroutine function.
+    Runs in: front.
+    Called: for each piece of text of each choice (pipeline).
+    Fails: that request fails (request).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front",), failure="observe")
+def metric_labels(
+    request: ApiRequest, principal: Principal | None, ctx: PluginContext
+) -> Mapping[str, str] | None:
+    """Label a finished request in the metrics; of each label 100 values are kept apart, the rest
+    is ``other``.
+
+    Returns: label names and values, or ``None``.
+    Runs in: front.
+    Called: once for each request, at its end (collect).
+    Fails: logged once and counted; off after 5 failures in 60 s (observe).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="pipeline", roles=("engine",), failure="default")
+def order_waiting(queue: list[QueuedRequest], ctx: PluginContext) -> list[QueuedRequest] | None:
+    """Change the order in which waiting requests are scheduled.
+
+    Returns: the same requests in another order, or ``None``.
+    Runs in: engine.
+    Called: at each step at which somebody waits (pipeline).
+    Fails: the order stays (default).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="first", roles=("engine",), failure="default")
+def select_victim(running: list[QueuedRequest], ctx: PluginContext) -> str | None:
+    """Choose who gives up its KV cache under pressure.
+
+    Returns: a request id, or ``None``.
+    Runs in: engine.
+    Called: when a running request needs a block and none is free (first).
+    Fails: the default choice stays (default).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="notify", roles=("engine",), failure="observe")
+def after_schedule(output: Any, ctx: PluginContext) -> None:
+    """Told what a step will compute (``hookserve.engine.step.SchedulerOutput``).
+
+    Returns: nothing.
+    Runs in: engine.
+    Called: at each step (notify).
+    Fails: logged once and counted; off after 5 failures in 60 s (observe).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="notify", roles=("worker",), failure="observe")
+def before_step(batch: StepBatch, ctx: PluginContext) -> None:
+    """Told which requests a worker computes next.
+
+    Returns: nothing.
+    Runs in: worker.
+    Called: at each step (notify).
+    Fails: logged once and counted; off after 5 failures in 60 s (observe).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="notify", roles=("worker",), failure="observe")
+def after_step(batch: StepBatch, output: Any, ctx: PluginContext) -> None:
+    """Told what a worker computed (``hookserve.engine.step.ModelRunnerOutput``).
+
+    Returns: nothing.
+    Runs in: worker.
+    Called: at each step (notify).
+    Fails: logged once and counted; off after 5 failures in 60 s (observe).
     Since: 1.0.
     """
 

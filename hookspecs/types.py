@@ -69,6 +69,20 @@ class Endpoint(msgspec.Struct, frozen=True):
         return self.factory
 
 
+class Command(msgspec.Struct, frozen=True):
+    """A verb of the command line: ``server NAME ...``.
+
+    Args:
+        name: one word.
+        target: called with the list of the arguments behind the name; returns the exit code.
+        help: one line for ``server --help``.
+    """
+
+    name: str
+    target: Target
+    help: str = ""
+
+
 class RequestRecord(msgspec.Struct, frozen=True):
     """What ``request_finished`` is told: end, abort and error alike. Times in seconds."""
 
@@ -84,6 +98,10 @@ class RequestRecord(msgspec.Struct, frozen=True):
     """Wall clock, seconds since the epoch."""
     ttft_s: float | None
     latency_s: float
+    principal: str | None = None
+    """Name of who sent it; ``None`` if nobody is authenticated."""
+    labels: Mapping[str, str] = {}
+    """What the hook ``metric_labels`` answered."""
 
 
 class StatLogger(Protocol):
