@@ -284,7 +284,7 @@ def weights(
 @hookspec(call="first", roles=("front",), failure="request", may_await=True)
 def authenticate(
     request: RequestHead, ctx: PluginContext
-) -> Principal | None | Awaitable[Principal | None]:
+) -> Principal | Awaitable[Principal | None] | None:
     """Say who sends an HTTP request.
 
     Returns: a ``Principal``, or ``None``: not known here; may be a coroutine function.
@@ -298,7 +298,7 @@ def authenticate(
 @hookspec(call="pipeline", roles=("front",), failure="request", may_await=True)
 def before_request(
     request: ApiRequest, principal: Principal | None, ctx: PluginContext
-) -> ApiRequest | Refusal | None | Awaitable[ApiRequest | Refusal | None]:
+) -> ApiRequest | Refusal | Awaitable[ApiRequest | Refusal | None] | None:
     """Change or refuse a request for text before its template is rendered.
 
     Returns: a changed request, a ``Refusal``, or ``None``; may be a coroutine function.
@@ -312,7 +312,7 @@ def before_request(
 @hookspec(call="first", roles=("front",), failure="request", may_await=True)
 def admit(
     request: ApiRequest, principal: Principal | None, load: EngineLoad, ctx: PluginContext
-) -> Refusal | None | Awaitable[Refusal | None]:
+) -> Refusal | Awaitable[Refusal | None] | None:
     """Refuse a request instead of queueing it.
 
     Returns: a ``Refusal``, or ``None``; may be a coroutine function.
@@ -326,7 +326,7 @@ def admit(
 @hookspec(call="pipeline", roles=("front",), failure="request", may_await=True, may_buffer=True)
 def before_response(
     request: ApiRequest, delta: ResponseDelta, ctx: PluginContext
-) -> ResponseDelta | None | Awaitable[ResponseDelta | None]:
+) -> ResponseDelta | Awaitable[ResponseDelta | None] | None:
     """Change the text on its way to the client; a whole reply is the fold of what it let through.
     With ``@hookimpl(buffer=True)`` a choice's text is collected and this is called once.
 
