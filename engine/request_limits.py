@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .config import EngineConfig
-from .engine_args import GENERATION_KEYS
 from .errors import InvalidRequestError, cut
+from .model_choices import GENERATION_KEYS
 from .sampling_rules import RULE_OF
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookserve.engine.engine_args import GENERATION_KEYS
+from hookserve.engine.model_choices import GENERATION_KEYS
 
 from .logging_setup import log_host
 from .memory_plan import MemoryPlan, plan_memory

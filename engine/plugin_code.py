@@ -1,0 +1,56 @@
+"""Running a plugin's code from the engine: under its name, and what it raises told as its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .errors import HookserveError
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Claim, Host
+
+logger = logging.getLogger(__name__)
+
+
+def import_platform(claim: Claim, host: Host) -> Any:
+    """The platform's class. One line says who made this process import torch, if somebody did."""
+    had_torch = "torch" in sys.modules
+    start = time.monotonic()
+    platform = host.registry("platform").resolve(claim.name)
+    if not had_torch and "torch" in sys.modules:
+        logger.info(
+            "platform %r of %s imported torch into this process (%.1f s)",
+            claim.name,
+            claim.owner,
+            time.monotonic() - start,
+        )
+    return platform
+
+
+@contextmanager
+def as_plugin(host: Host, owner: str, what: str = "") -> Iterator[None]:
+    """Run a plugin's code as its own; what it raises is told under its name.
+
+    Args:
+        what: the function that is called, for the message.
+
+    Raises:
+        hookserve.hookspecs.PluginError: the plugin raised, or wanted to end the process.
+    """
+    from hookserve.hookspecs import HostError, PluginError
+    from hookserve.hookspecs.errors import describe_error
+    from hookserve.hookspecs.notify_loop import caught
+
+    try:
+        with host.enter(owner):
+            yield
+    except (HookserveError, HostError):
+        raise
+    except caught() as error:
+        said = describe_error(error)
+        raise PluginError(owner, "run", f"{what} raised {said}" if what else said) from error
