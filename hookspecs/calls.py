@@ -48,6 +48,7 @@ class Guard:
     """One implementation of one hook, with its owner and its counters."""
 
     __slots__ = (
+        "buffers",
         "call",
         "errors",
         "failures",
@@ -59,12 +60,19 @@ class Guard:
     )
 
     def __init__(
-        self, plugin: Plugin, call: Callable[..., Any], *, is_coroutine: bool = False
+        self,
+        plugin: Plugin,
+        call: Callable[..., Any],
+        *,
+        is_coroutine: bool = False,
+        buffers: bool = False,
     ) -> None:
         self.plugin = plugin
         self.call = call
         """Takes the specification's arguments (without ``ctx``) by position."""
         self.is_coroutine = is_coroutine
+        self.buffers = buffers
+        """Whoever calls it collects the text, and calls once."""
         self.thread = PluginThread(f"plugin {plugin.identity}")
         self.errors = 0
         self.sampled = 0

@@ -97,6 +97,7 @@ def _check(
         where=where.removeprefix(" at "),
         tryfirst=bool(options.get("tryfirst")),
         trylast=bool(options.get("trylast")),
+        buffer=bool(options.get("buffer")),
     )
 
 

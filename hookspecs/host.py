@@ -187,7 +187,9 @@ class Host:
                 if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
                     call = watch(call, plugin, f"hook {info.name}")
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
-                guard = Guard(plugin, call, is_coroutine=is_coroutine)
+                guard = Guard(
+                    plugin, call, is_coroutine=is_coroutine, buffers=implementation.buffer
+                )
                 rank = implementation.trylast - implementation.tryfirst
                 ranked[info.name].append((plugin.is_builtin, rank, guard))
         return {

@@ -52,6 +52,8 @@ class Implementation:
     """``file:line``."""
     tryfirst: bool = False
     trylast: bool = False
+    buffer: bool = False
+    """It wants the collected text, in one call."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
