@@ -17,6 +17,7 @@ from hookserve.hookspecs.notify_loop import caught
 
 from .errors import ReplyCutShort, internal_error
 from .health import Health
+from .request_context import begin, route_path
 
 logger = logging.getLogger("hookserve.server.request")
 
@@ -39,7 +40,7 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id
+        begin(scope, request_id)
         header = (b"x-request-id", request_id.encode("ascii"))
         is_started = False
 
@@ -68,7 +69,7 @@ class RequestGuard:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """The 503 for a request that cannot be served in this phase."""
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = route_path(scope)
         if path in PROBES:
             return None
         problem = self._health.problem()
