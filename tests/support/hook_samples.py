@@ -99,10 +99,10 @@ SAMPLES: Mapping[str, Sample] = {
     "model_loaded": Sample(lambda: (make_model(), None)),
     "weights": Sample(
         lambda: (
-            iter([("model.a.weight", make_tensor()), ("model.b.weight", make_tensor())]),
+            iter([("old.a.weight", make_tensor()), ("old.b.weight", make_tensor())]),
             None,
         ),
-        lambda answer: [name for name, _ in answer] != ["model.a.weight", "model.b.weight"],
+        lambda answer: [name for name, _ in answer] == ["model.a.weight", "model.b.weight"],
     ),
     "authenticate": Sample(lambda: (HEAD,), lambda answer: isinstance(answer.value, Principal)),
     "before_request": Sample(
