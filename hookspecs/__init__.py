@@ -11,6 +11,7 @@ if __name__ != "hookserve.hookspecs":
     )
 
 from .context import PluginContext, running
+from .current_host import bootstrap, create_plugin_manager, current
 from .errors import (
     HostError,
     PluginConflictError,
@@ -20,7 +21,7 @@ from .errors import (
     SettingsDifferError,
     UnknownNameError,
 )
-from .host import Host, bootstrap, create_plugin_manager, current
+from .host import Host
 from .manager import PluginManager
 from .manifest import Manifest, compare_manifests
 from .markers import hookimpl, hookspec

@@ -1,20 +1,17 @@
 """``Host``: all plugins of one process, loaded, ordered and asked for their declarations.
 
-``bootstrap`` makes the one host of a process; ``current`` finds it again. How hooks are called is
-``calls``'s, who wins a name ``registry``'s, what is wanted ``selection``'s.
+That a process has one is ``current_host``'s. How hooks are called is ``calls``'s, who wins a name
+``registry``'s, what is wanted ``selection``'s.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-import msgspec
 
 from . import order, selection
 from .calls import HOOK_CLASSES, Calls, Collect, Guard, Hook, Owned, bind
@@ -27,7 +24,6 @@ from .errors import (
     PluginConflictError,
     PluginError,
     RequiredPluginError,
-    SettingsDifferError,
     UnknownNameError,
     describe_error,
     did_you_mean,
@@ -43,6 +39,7 @@ from .plugin import Plugin
 from .registry import Claim, Registry, Say
 from .report import DeclarationReport, HookReport, PluginReport, plugin_report
 from .settings import Denied, PluginSettings
+from .transaction import Transactions
 from .types import ROLES, Role
 
 logger = logging.getLogger(__name__)
@@ -62,6 +59,9 @@ class Host:
         warnings: a line for each thing that an operator should know, for the host's user to log
             after bootstrap; later ones are logged as they come. What the front says as well is
             left to it.
+
+    With ``only`` a host is made for the sake of these hooks: it calls no others, and loads no
+    plugin that says that it has none of them.
     """
 
     def __init__(
@@ -72,14 +72,17 @@ class Host:
         *,
         load: bool = True,
         strict: bool = True,
+        only: Iterable[str] | None = None,
     ) -> None:
         self.roles: frozenset[Role] = frozenset(roles)
+        self._only = None if only is None else frozenset(only)
         for role in self.roles:
             if role not in ROLES:
                 raise HostError(f"unknown role '{role}'{did_you_mean(role, ROLES)}")
         self.settings = settings
         self.objects = tuple(objects)
         self.warnings: list[str] = []
+        self.on_close: Callable[[Host], None] | None = None
         self.pm = PluginManager(self.describe)
         self._strict = strict
         self._bootstrapped = False
@@ -88,6 +91,7 @@ class Host:
         self._platform: Claim | None = None
         self._contexts: dict[Plugin, PluginContext] = {}
         self._instances: dict[type, object] = {}
+        self._transactions = Transactions(self._say_of)
         self.plugins = discover(settings.files, objects)
         selection.apply_settings(self.plugins, settings)
         self._registries = self._make_registries()
@@ -133,6 +137,13 @@ class Host:
             if plugin.state == "found" and not plugin.facts.roles & self.roles:
                 plugin.state = "other role"
                 plugin.reason = f"runs in {', '.join(sorted(plugin.facts.roles))}"
+            elif plugin.state == "found" and not self._may_have_wanted(plugin):
+                plugin.state = "other role"
+                plugin.reason = "says that it has none of the hooks that are wanted"
+
+    def _may_have_wanted(self, plugin: Plugin) -> bool:
+        has = plugin.facts.hooks
+        return self._only is None or has is None or not self._only.isdisjoint(has)
 
     def _load(self) -> None:
         # What was handed over explicitly comes first: if it is installed as well, it is this one
@@ -152,7 +163,10 @@ class Host:
 
     def _load_one(self, plugin: Plugin) -> None:
         try:
-            with nullcontext() if plugin.is_builtin else watched(plugin, "its import"):
+            with (
+                nullcontext() if plugin.is_builtin else watched(plugin, "its import"),
+                self._transactions.recording(plugin),
+            ):
                 load_plugin(
                     plugin,
                     self.pm.specs,
@@ -174,7 +188,7 @@ class Host:
             Path(self.settings.cache_dir or "~/.cache/hookserve").expanduser(),
         )
         for warning in plugin.warnings:
-            self._say(f"plugin {plugin.identity}: {warning}", plugin.facts.roles)
+            self._say_of(plugin, warning)
 
     def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
         ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
@@ -183,8 +197,11 @@ class Host:
                 info = implementation.info
                 if not set(info.roles) & plugin.facts.roles & self.roles:
                     continue
+                if self._only is not None and info.name not in self._only:
+                    continue
                 call = bind(implementation, self._contexts[plugin])
                 if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
+                    call = self._transactions.recorded(call, plugin, info)
                     call = watch(call, plugin, f"hook {info.name}")
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
                 guard = Guard(
@@ -273,6 +290,7 @@ class Host:
         if self.pm.has_plugin(plugin.identity):
             self.pm.unregister(name=plugin.identity)
         self._contexts.pop(plugin, None)
+        self._transactions.rollback(plugin)
         if self._platform is not None and self._platform.plugin is plugin:
             self._platform = None
 
@@ -289,6 +307,9 @@ class Host:
             self.warnings.append(line)
             if self._bootstrapped:
                 logger.warning("%s", line)
+
+    def _say_of(self, plugin: Plugin, line: str) -> None:
+        self._say(f"plugin {plugin.identity}: {line}", plugin.facts.roles)
 
     def deny(self, denied: Denied) -> None:
         """Withdraw a plugin that failed in another process; its modules stay imported here.
@@ -370,7 +391,8 @@ class Host:
         try:
             self.calls.shutdown(self.roles)
         finally:
-            _forget(self)
+            if self.on_close is not None:
+                self.on_close(self)
 
     # -- inspection -----------------------------------------------------------------------
 
@@ -453,100 +475,3 @@ class Host:
                 )
             )
         return reports
-
-
-_current: Host | None = None
-
-
-def bootstrap(
-    roles: Iterable[Role],
-    settings: PluginSettings,
-    *,
-    objects: Sequence[object] = (),
-    config: Any = None,
-) -> Host:
-    """Make the one host of this process: find, load and order plugins, collect declarations.
-
-    Args:
-        roles: every role of this process.
-        settings: what the operator said.
-        objects: plugins that are not installed, where all roles share this process.
-        config: given: the hook ``process_started`` is called with it for all roles at once;
-            not given: the caller does that when the configuration is there.
-
-    Raises:
-        SettingsDifferError: if this process has a host that was made otherwise.
-        RequiredPluginError: if a plugin that must work failed.
-        PluginConflictError: if two third parties claim one name.
-        PluginSelectionError: if the settings name plugins that are not there.
-    """
-    global _current
-    if _current is not None:
-        _check_same(_current, frozenset(roles), settings, tuple(objects))
-        return _current
-    host = Host(roles, settings, objects)
-    _current = host
-    if config is not None:
-        try:
-            host.calls.process_started(host.roles, config)
-        except HostError:
-            _forget(host)
-            raise
-    return host
-
-
-def current() -> Host:
-    """The host of this process.
-
-    Raises:
-        HostError: before ``bootstrap`` and after ``close``.
-    """
-    if _current is None:
-        raise HostError("there is no plugin host in this process: call bootstrap first")
-    return _current
-
-
-def create_plugin_manager(
-    roles: Iterable[Role],
-    settings: PluginSettings | None = None,
-    load: bool = True,
-    objects: Sequence[object] = (),
-) -> PluginManager:
-    """A plugin manager for inspection, apart from the process's host: failures and conflicts are
-    in its reports and stop nothing.
-
-    Args:
-        roles: as which process to look.
-        settings: what the operator said; nothing by default.
-        load: whether to import plugins; without it they are only discovered.
-        objects: plugins that are not installed.
-
-    Raises:
-        PluginSelectionError: if the settings name plugins that are not there.
-    """
-    return Host(roles, settings or PluginSettings(), objects, load=load, strict=False).pm
-
-
-def _forget(host: Host) -> None:
-    global _current
-    if _current is host:
-        _current = None
-
-
-def _check_same(
-    host: Host, roles: frozenset[Role], settings: PluginSettings, objects: tuple[object, ...]
-) -> None:
-    differences = []
-    if roles != host.roles:
-        differences.append(f"roles {sorted(host.roles)} and {sorted(roles)}")
-    for name in msgspec.structs.asdict(settings):
-        first, second = getattr(host.settings, name), getattr(settings, name)
-        if first != second:
-            differences.append(f"{name} {first!r} and {second!r}")
-    if [id(given) for given in objects] != [id(given) for given in host.objects]:
-        differences.append("plugin objects")
-    if differences:
-        raise SettingsDifferError(
-            "this process already has a plugin host, made with other settings: "
-            f"{'; '.join(differences)}; close the first one before"
-        )

@@ -1,0 +1,114 @@
+"""``bootstrap``, ``current``: the one plugin host of this process, the only process-wide object.
+
+What a host is, ``host`` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from .errors import HostError, SettingsDifferError
+from .host import Host
+from .manager import PluginManager
+from .settings import PluginSettings
+from .types import Role
+
+_current: Host | None = None
+
+
+def bootstrap(
+    roles: Iterable[Role],
+    settings: PluginSettings,
+    *,
+    objects: Sequence[object] = (),
+    config: Any = None,
+) -> Host:
+    """Make the one host of this process: find, load and order plugins, collect declarations.
+
+    Args:
+        roles: every role of this process.
+        settings: what the operator said.
+        objects: plugins that are not installed, where all roles share this process.
+        config: given: the hook ``process_started`` is called with it for all roles at once;
+            not given: the caller does that when the configuration is there.
+
+    Raises:
+        SettingsDifferError: if this process has a host that was made otherwise.
+        RequiredPluginError: if a plugin that must work failed.
+        PluginConflictError: if two third parties claim one name.
+        PluginSelectionError: if the settings name plugins that are not there.
+    """
+    global _current
+    if _current is not None:
+        _check_same(_current, frozenset(roles), settings, tuple(objects))
+        return _current
+    host = Host(roles, settings, objects)
+    host.on_close = _forget
+    _current = host
+    if config is not None:
+        try:
+            host.calls.process_started(host.roles, config)
+        except HostError:
+            _forget(host)
+            raise
+    return host
+
+
+def current() -> Host:
+    """The host of this process.
+
+    Raises:
+        HostError: before ``bootstrap`` and after ``close``.
+    """
+    if _current is None:
+        raise HostError("there is no plugin host in this process: call bootstrap first")
+    return _current
+
+
+def create_plugin_manager(
+    roles: Iterable[Role],
+    settings: PluginSettings | None = None,
+    load: bool = True,
+    objects: Sequence[object] = (),
+) -> PluginManager:
+    """A plugin manager for inspection, apart from the process's host: failures and conflicts are
+    in its reports and stop nothing.
+
+    Args:
+        roles: as which process to look.
+        settings: what the operator said; nothing by default.
+        load: whether to import plugins; without it they are only discovered.
+        objects: plugins that are not installed.
+
+    Raises:
+        PluginSelectionError: if the settings name plugins that are not there.
+    """
+    return Host(roles, settings or PluginSettings(), objects, load=load, strict=False).pm
+
+
+def _forget(host: Host) -> None:
+    global _current
+    if _current is host:
+        _current = None
+
+
+def _check_same(
+    host: Host, roles: frozenset[Role], settings: PluginSettings, objects: tuple[object, ...]
+) -> None:
+    differences = []
+    if roles != host.roles:
+        differences.append(f"roles {sorted(host.roles)} and {sorted(roles)}")
+    for name in msgspec.structs.asdict(settings):
+        first, second = getattr(host.settings, name), getattr(settings, name)
+        if first != second:
+            differences.append(f"{name} {first!r} and {second!r}")
+    if [id(given) for given in objects] != [id(given) for given in host.objects]:
+        differences.append("plugin objects")
+    if differences:
+        raise SettingsDifferError(
+            "this process already has a plugin host, made with other settings: "
+            f"{'; '.join(differences)}; close the first one before"
+        )
