@@ -15,14 +15,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from .context import PluginContext, enter
 from .errors import PluginError, describe_error
 from .markers import HookInfo
 from .notify_loop import SAMPLE_MASK, caught, compile_loop
+from .owned import Owned as Owned
 from .plugin import Implementation, Plugin
 from .plugin_thread import Outcome, PluginThread
+from .request_calls import RequestCalls
 from .types import RequestRecord, Role
 
 logger = logging.getLogger(__name__)
@@ -35,13 +37,6 @@ MAX_DECLARATIONS = 10_000
 
 Refuse = Callable[[Plugin, HookInfo, str, BaseException], None]
 """``(plugin, hook, stage, error)``: puts the plugin out, or raises if the start must stop."""
-
-
-class Owned(NamedTuple):
-    """A value and the plugin that it came from."""
-
-    owner: Plugin
-    value: Any
 
 
 class Guard:
@@ -154,6 +149,30 @@ class Hook:
     def plugin_error(self, guard: Guard, error: BaseException) -> PluginError:
         message = f"hook {self.info.name} raised {describe_error(error)}"
         return PluginError(guard.plugin.identity, "run", message)
+
+    async def ask(self, guard: Guard, *args: Any) -> Any:
+        """One implementation's answer within the budget: of a coroutine function on the event loop,
+        of a plain function in a thread of its own.
+
+        Raises:
+            TimeoutError: it took too long.
+            whatever it raises: ``failed`` is the caller's to call.
+        """
+        import asyncio
+
+        budget = asyncio.timeout(FRONT_BUDGET_S)
+        try:
+            with enter(guard.plugin):
+                async with budget:
+                    if guard.is_coroutine:
+                        result = guard.call(*args)
+                    else:
+                        result = (await asyncio.wrap_future(guard.call_in_thread(args))).unwrap()
+                    return await result if inspect.isawaitable(result) else result
+        except caught() as error:
+            if budget.expired():
+                raise _too_long(FRONT_BUDGET_S) from error
+            raise
 
     def _observe(self, guard: Guard, error: BaseException) -> None:
         plugin = guard.plugin
@@ -353,7 +372,7 @@ HOOK_CLASSES: dict[str, type[Hook]] = {
 }
 
 
-class Calls:
+class Calls(RequestCalls):
     """A typed method for each hook that the host's users call; registration hooks are called by
     the host alone."""
 
