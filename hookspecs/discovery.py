@@ -6,6 +6,7 @@ them are wanted is ``selection``'s, loading them ``host``'s.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -23,7 +24,6 @@ from .plugin import (
     ENTRY_POINT_GROUP,
     FILE_GROUP,
     OBJECT_GROUP,
-    Facts,
     Plugin,
 )
 from .selection import canonical
@@ -124,14 +124,7 @@ def _take_requirement(plugin: Plugin, requires: Iterable[str]) -> None:
     for requirement in requires:
         found = _REQUIRES.match(requirement)
         if found is not None and canonical(found.group(1)) == HOST_DISTRIBUTION:
-            known = plugin.facts
-            plugin.facts = Facts(
-                requires=found.group(2).strip(),
-                roles=known.roles,
-                before=known.before,
-                after=known.after,
-                hooks=known.hooks,
-            )
+            plugin.facts = dataclasses.replace(plugin.facts, requires=found.group(2).strip())
 
 
 def _host_version() -> str | None:

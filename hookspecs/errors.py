@@ -67,6 +67,16 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {text[0]}" if text else name
 
 
+def traceback_of(error: BaseException) -> str:
+    """The traceback as Python prints it; one line if the exception cannot be told."""
+    import traceback  # only where something failed
+
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # a plugin's exception may fail at telling what it is
+        return f"{describe_error(error)}\n"
+
+
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The known names that look most like ``name``, best first."""
     import difflib  # only on the way to an error message

@@ -18,7 +18,7 @@ from .versions import VersionRangeError, in_range
 
 FILE_NAME = "hookserve.toml"
 
-_KEYS = ("api", "roles", "before", "after", "hooks")
+_KEYS = ("api", "roles", "before", "after", "hooks", "commands")
 _BUILTIN_KEYS = (*_KEYS, "module", "essential")
 
 
@@ -102,7 +102,7 @@ def _facts(table: Mapping[str, Any], where: str) -> Facts:
         facts = dataclasses.replace(facts, roles=_roles(table, where))
     if "hooks" in table:
         facts = dataclasses.replace(facts, hooks=_texts(table, "hooks", where))
-    return facts
+    return dataclasses.replace(facts, commands=_texts(table, "commands", where))
 
 
 def _roles(table: Mapping[str, Any], where: str) -> frozenset[Any]:

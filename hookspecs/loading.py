@@ -69,6 +69,7 @@ def load_plugin(
     plugin.instance = found
     plugin.warnings.extend(unmarked_hooks(found, specs))
     _compare_hooks(plugin)
+    _compare_roles(plugin)
 
 
 def _compare_hooks(plugin: Plugin) -> None:
@@ -80,6 +81,18 @@ def _compare_hooks(plugin: Plugin) -> None:
         plugin.warnings.append(
             f"hookserve.toml names the hooks {sorted(said)}, the code has {sorted(has)}"
         )
+
+
+def _compare_roles(plugin: Plugin) -> None:
+    """Tell of hooks that nothing will ever call, since the plugin is never loaded there."""
+    for implementation in plugin.implementations:
+        info = implementation.info
+        if not plugin.facts.roles & set(info.roles):
+            plugin.warnings.append(
+                f"hook {info.name} is never called: it runs in {', '.join(info.roles)}, and the "
+                f"plugin is loaded in {', '.join(sorted(plugin.facts.roles))} (hookserve.toml: "
+                "'roles')"
+            )
 
 
 def _resident_bytes() -> int:

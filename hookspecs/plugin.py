@@ -36,6 +36,8 @@ class Facts:
     after: tuple[str, ...] = ()
     hooks: tuple[str, ...] | None = None
     """The hooks that it says it has; ``None``: it does not say."""
+    commands: tuple[str, ...] = ()
+    """The verbs that it says it adds to the command line, so that they can be listed."""
     essential: bool = False
     """Built-ins only: cannot be disabled, and its failure stops the start."""
 
@@ -81,10 +83,16 @@ class Plugin:
     exception: BaseException | None = None
     instance: Any = None
     """What is registered with pluggy."""
+    number: int = 0
+    """What stands for it in a ``CrashMark``; 0: nothing."""
+    slot: memoryview | None = None
+    """Where its number is written while its code runs; ``None``: nobody looks."""
     implementations: list[Implementation] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)
     load_ms: float | None = None
     warnings: list[str] = field(default_factory=list)
+    patches: list[str] = field(default_factory=list)
+    """The host's own attributes that it has replaced, as ``module:qualname``."""
 
     def __repr__(self) -> str:
         return f"Plugin({self.identity!r}, {self.state!r})"

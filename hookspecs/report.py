@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from .errors import traceback_of
 from .plugin import Plugin
 from .types import ROLES
 
@@ -57,12 +58,22 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     stage: str | None = None
     error: str | None = None
+    traceback: str | None = None
+    """Of the exception that put it out in this process."""
     required: bool = False
+    before: list[str] = []
+    """The plugins that it wants to be called before; ``after`` likewise."""
+    after: list[str] = []
+    commands: list[str] = []
+    """The verbs of the command line that its ``hookserve.toml`` names."""
     hooks: list[HookReport] = []
     declarations: list[DeclarationReport] = []
     load_ms: float | None = None
     config: dict[str, Any] = {}
     warnings: list[str] = []
+    """What it did to its process, and what in it will not work."""
+    patches: list[str] = []
+    """The host's own attributes that it has replaced, as ``module:qualname``."""
 
     def state_text(self) -> str:
         """State, and why, in a few words."""
@@ -71,6 +82,19 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == "blocked":
             return f"blocked by {self.reason}"
         return f"{self.state} ({self.reason})" if self.reason else self.state
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The plugins of one process, or why it does not tell of them."""
+
+    process: str
+    """``"front"``, ``"engine"``, ``"worker 0"`` and so on."""
+    pid: int | None = None
+    roles: list[str] = []
+    plugins: list[PluginReport] = []
+    """In call order."""
+    problem: str | None = None
+    """Why there are no reports: no answer in time, or nobody to answer."""
 
 
 def plugin_report(
@@ -90,10 +114,15 @@ def plugin_report(
         reason=plugin.reason,
         stage=plugin.stage,
         error=plugin.error,
+        traceback=None if plugin.exception is None else traceback_of(plugin.exception),
         required=plugin.must_work,
+        before=list(plugin.facts.before),
+        after=list(plugin.facts.after),
+        commands=list(plugin.facts.commands),
         hooks=hooks,
         declarations=declarations,
         load_ms=plugin.load_ms,
         config=dict(plugin.config),
         warnings=list(plugin.warnings),
+        patches=list(plugin.patches),
     )
