@@ -134,7 +134,7 @@ class Hook:
         policy, plugin = self.info.failure, guard.plugin
         if policy == "refuse" and self._refuse is not None:
             self._refuse(plugin, self.info, stage, error)
-        elif policy == "observe":
+        elif policy in ("observe", "default"):
             self._observe(guard, error)
         elif policy == "logged":
             logger.warning(
@@ -150,7 +150,7 @@ class Hook:
         message = f"hook {self.info.name} raised {describe_error(error)}"
         return PluginError(guard.plugin.identity, "run", message)
 
-    async def ask(self, guard: Guard, *args: Any) -> Any:
+    async def answer(self, guard: Guard, *args: Any) -> Any:
         """One implementation's answer within the budget: of a coroutine function on the event loop,
         of a plain function in a thread of its own.
 
@@ -224,8 +224,20 @@ class Collect(Hook):
 
 
 class First(Hook):
-    """Asked in order; each answer is awaited before the next is asked; the first that is not
-    ``None`` counts."""
+    """Asked in order; the first answer that is not ``None`` counts. Called, each answer is awaited
+    before the next is asked; ``ask`` is for a caller that cannot wait."""
+
+    def ask(self, *args: Any) -> Owned | None:
+        for guard in self.guards:
+            try:
+                with enter(guard.plugin):
+                    value = guard.call(*args)
+            except caught() as error:
+                self.failed(guard, error)
+            else:
+                if value is not None:
+                    return Owned(guard.plugin, value)
+        return None
 
     async def __call__(self, *args: Any) -> Owned | None:
         for guard in self.guards:

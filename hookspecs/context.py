@@ -46,10 +46,16 @@ class enter:
         self._plugin = plugin
 
     def __enter__(self) -> None:
-        self._token = RUNNING.set([self._plugin])
+        plugin = self._plugin
+        self._token = RUNNING.set([plugin])
+        if plugin is not None and plugin.slot is not None:
+            plugin.slot[0] = plugin.number
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         RUNNING.reset(self._token)
+        if self._plugin is not None and self._plugin.slot is not None:
+            outer = running()
+            self._plugin.slot[0] = 0 if outer is None else outer.number
         if error is not None and self._plugin is not None and owner_of(error) is None:
             with contextlib.suppress(Exception):  # an exception may refuse attributes
                 setattr(error, _OWNER, self._plugin.identity)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from .crash_mark import CrashMark
 from .errors import HostError, SettingsDifferError
 from .host import Host
 from .manager import PluginManager
@@ -25,6 +26,7 @@ def bootstrap(
     *,
     objects: Sequence[object] = (),
     config: Any = None,
+    crash_mark: CrashMark | None = None,
 ) -> Host:
     """Make the one host of this process: find, load and order plugins, collect declarations.
 
@@ -34,6 +36,7 @@ def bootstrap(
         objects: plugins that are not installed, where all roles share this process.
         config: given: the hook ``process_started`` is called with it for all roles at once;
             not given: the caller does that when the configuration is there.
+        crash_mark: where this process leaves word of whose code it runs, for its parent.
 
     Raises:
         SettingsDifferError: if this process has a host that was made otherwise.
@@ -45,7 +48,7 @@ def bootstrap(
     if _current is not None:
         _check_same(_current, frozenset(roles), settings, tuple(objects))
         return _current
-    host = Host(roles, settings, objects)
+    host = Host(roles, settings, objects, crash_mark=crash_mark)
     host.on_close = _forget
     _current = host
     if config is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import MappingProxyType
 from . import order, selection
 from .calls import HOOK_CLASSES, Calls, Collect, Guard, Hook, Owned, bind
 from .context import PluginContext, enter
+from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
 from .discovery import discover
 from .endpoints import close_endpoints
@@ -37,7 +39,7 @@ from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin
 from .registry import Claim, Registry, Say
-from .report import DeclarationReport, HookReport, PluginReport, plugin_report
+from .report import PluginReport, ProcessReport, plugin_report
 from .settings import Denied, PluginSettings
 from .transaction import Transactions
 from .types import ROLES, Role
@@ -73,6 +75,7 @@ class Host:
         load: bool = True,
         strict: bool = True,
         only: Iterable[str] | None = None,
+        crash_mark: CrashMark | None = None,
     ) -> None:
         self.roles: frozenset[Role] = frozenset(roles)
         self._only = None if only is None else frozenset(only)
@@ -83,16 +86,20 @@ class Host:
         self.objects = tuple(objects)
         self.warnings: list[str] = []
         self.on_close: Callable[[Host], None] | None = None
-        self.pm = PluginManager(self.describe)
+        self.pm = PluginManager(self.describe, self.report)
         self._strict = strict
         self._bootstrapped = False
         self._closed = False
         self._num_users = 0
         self._platform: Claim | None = None
         self._contexts: dict[Plugin, PluginContext] = {}
+        # Kept when a plugin goes out: what it did until then is told.
+        self._guards_of: dict[Plugin, dict[str, Guard]] = {}
         self._instances: dict[type, object] = {}
         self._transactions = Transactions(self._say_of)
         self.plugins = discover(settings.files, objects)
+        if crash_mark is not None:
+            crash_mark.number(self.plugins)
         selection.apply_settings(self.plugins, settings)
         self._registries = self._make_registries()
         self.calls = Calls(self._make_hooks({}))
@@ -207,6 +214,7 @@ class Host:
                 guard = Guard(
                     plugin, call, is_coroutine=is_coroutine, buffers=implementation.buffer
                 )
+                self._guards_of.setdefault(plugin, {})[info.name] = guard
                 rank = implementation.trylast - implementation.tryfirst
                 ranked[info.name].append((plugin.is_builtin, rank, guard))
         return {
@@ -432,46 +440,24 @@ class Host:
 
     def describe(self) -> list[PluginReport]:
         """A report about each plugin that was found, in call order."""
+        registries = self._registries.values()
         return [
-            plugin_report(plugin, self._hook_reports(plugin), self._declarations(plugin))
+            plugin_report(plugin, self.calls.hooks, self._guards_of.get(plugin, {}), registries)
             for plugin in self.plugins
         ]
 
+    def report(self, process: str | None = None) -> ProcessReport:
+        """This process and its plugins.
+
+        Args:
+            process: its name where another process is told; by default that of its first role.
+        """
+        return ProcessReport(
+            process=process or self._process(),
+            pid=os.getpid(),
+            roles=[role for role in ROLES if role in self.roles],
+            plugins=self.describe(),
+        )
+
     def _process(self) -> str:
         return next((role for role in ROLES if role in self.roles), "none")
-
-    def _declarations(self, plugin: Plugin) -> list[DeclarationReport]:
-        return [
-            DeclarationReport(
-                kind=claim.kind,
-                name=claim.name,
-                target=claim.target_text(),
-                state=claim.state,
-                overrides=claim.overrides,
-                used=claim.used,
-            )
-            for registry in self._registries.values()
-            for claim in registry.all_claims()
-            if claim.plugin is plugin
-        ]
-
-    def _hook_reports(self, plugin: Plugin) -> list[HookReport]:
-        reports = []
-        for implementation in plugin.implementations:
-            hook = self.calls.hooks[implementation.info.name]
-            here = [guard for guard in hook.guards if guard.plugin is plugin]
-            off = [guard for guard in hook.switched_off if guard.plugin is plugin]
-            guard = next(iter([*here, *off]), None)
-            sampled = guard is not None and guard.sampled > 0
-            reports.append(
-                HookReport(
-                    name=hook.info.name,
-                    roles=list(hook.info.roles),
-                    where=implementation.where,
-                    called_here=bool(here),
-                    errors=0 if guard is None else guard.errors,
-                    mean_us=guard.sampled_s / guard.sampled * 1e6 if guard and sampled else None,
-                    switched_off=bool(off),
-                )
-            )
-        return reports

@@ -72,7 +72,7 @@ class RequestCalls:
         for guard in hook.guards:
             given = msgspec.structs.replace(request, body=_copied(request.body))
             try:
-                answer = await hook.ask(guard, given, principal)
+                answer = await hook.answer(guard, given, principal)
                 answer = given if answer is None else answer
                 if isinstance(answer, Refusal):
                     _check_refusal(answer, range(400, 600))
@@ -94,7 +94,7 @@ class RequestCalls:
         hook = self.hooks["admit"]
         for guard in hook.guards:
             try:
-                answer = await hook.ask(guard, request, principal, load)
+                answer = await hook.answer(guard, request, principal, load)
                 if answer is not None:
                     _check_refusal(answer, ADMIT_STATUSES)
                     return Owned(guard.plugin, answer)
@@ -123,7 +123,7 @@ class RequestCalls:
                     return None
                 delta = msgspec.structs.replace(delta, text="".join(pieces))
             try:
-                answer = await hook.ask(guard, request, delta)
+                answer = await hook.answer(guard, request, delta)
                 if answer is not None:
                     _check_delta(delta, answer)
                     delta = answer
@@ -150,7 +150,7 @@ class RequestCalls:
         answers = []
         for guard in hook.guards:
             try:
-                answer = await hook.ask(guard, request, principal)
+                answer = await hook.answer(guard, request, principal)
                 if answer is not None and accept is not None:
                     answer = accept(guard.plugin.identity, answer)
             except caught() as error:

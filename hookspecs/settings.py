@@ -47,3 +47,11 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each plugin's own section, keyed by entry or identity."""
     cache_dir: str | None = None
     """Where plugins' cache folders are made; ``None``: ``~/.cache/hookserve``."""
+    front_hook_timeout_s: float = 5.0
+    """``--front-hook-timeout``: for one call of a hook of the front, seconds."""
+    step_hook_timeout_s: float = 1.0
+    """``--step-hook-timeout``: for one call of a hook of engine or worker, seconds."""
+    startup_hook_timeout_s: float = 60.0
+    """``--startup-hook-timeout``: for an import or one call of a hook of the start, seconds."""
+    trace_hooks: str | None = None
+    """``--trace-hooks``: log each call of what matches."""
