@@ -1,0 +1,357 @@
+"""``Snapshot``: the state of a process that a plugin's code can change for everybody, at one
+moment, and what has changed since.
+
+It reads and writes back: attributes of the host's own modules and classes, ``os.environ``, the
+root and the host's loggers, signal handlers, warning filters. Whose change it is, and whether it
+stays, is ``transaction``'s.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import logging
+import operator
+import os
+import signal
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+HOST_PACKAGE = "hookserve"
+
+MISSING = object()
+"""The value of a name that is not there."""
+
+_CACHES = frozenset({"__annotations__", "__builtins__", "__msgspec_cache__", "__warningregistry__"})
+"""Attributes that Python and msgspec add to classes and modules by themselves."""
+
+
+class Namespace(ABC):
+    """Something with named values. Subclasses say how they are read and written."""
+
+    title = ""
+    """What its changes are called in a report."""
+    is_host_code = False
+    """Whether a change is a patch: other code runs in place of the host's."""
+
+    @abstractmethod
+    def read(self) -> Mapping[str, Any]:
+        """All names and values; lists as tuples."""
+
+    @abstractmethod
+    def write(self, name: str, value: Any) -> None:
+        """Set a value as ``read`` gave it; ``MISSING`` removes the name."""
+
+    def label(self, name: str) -> str:
+        """The name as a report shows it."""
+        return name
+
+    def may_stay(self, name: str, before: Any, after: Any) -> Any:
+        """The value that is left where a plugin that works has changed it."""
+        return after
+
+    def is_news(self, name: str, before: Any, after: Any) -> bool:
+        """Whether an operator should know of the change."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """One value that was changed. Values are never compared by their own ``__eq__``."""
+
+    namespace: Namespace
+    name: str
+    before: Any
+    after: Any
+
+    @property
+    def label(self) -> str:
+        return self.namespace.label(self.name)
+
+    def undo(self) -> bool:
+        """Put the value back; false if somebody has changed it since then."""
+        now = self.namespace.read().get(self.name, MISSING)
+        if same(now, self.after):
+            self.namespace.write(self.name, self.before)
+        elif all(isinstance(value, tuple) for value in (now, self.before, self.after)):
+            self.namespace.write(self.name, self._without_mine(now))
+        else:
+            return False
+        return True
+
+    def _without_mine(self, now: tuple[Any, ...]) -> tuple[Any, ...]:
+        kept = [item for item in now if _has(self.before, item) or not _has(self.after, item)]
+        gone = [item for item in self.before if not _has(self.after, item) and not _has(now, item)]
+        return (*gone, *kept)
+
+
+class Snapshot:
+    """What everything was when it was made. ``add_module`` takes in modules that come later."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[Namespace, dict[str, Any]]] = []
+        for namespace in (Environment(), Signals(), WarningFilters(), *_loggers()):
+            self._take(namespace)
+        for name, module in list(sys.modules.items()):
+            if _is_host_module(name) and isinstance(module, ModuleType):
+                self.add_module(module)
+
+    def add_module(self, module: ModuleType) -> None:
+        """Take in a module of the host as it is now, with the classes that it defines."""
+        self._take(Attributes(module, module.__name__))
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                self._take(Attributes(value, f"{module.__name__}:{value.__qualname__}"))
+
+    def _take(self, namespace: Namespace) -> None:
+        self._taken.append((namespace, dict(namespace.read())))
+
+    def changes(self) -> list[Change]:
+        """What is different now, in the order in which it was taken."""
+        return [
+            change
+            for namespace, before in self._taken
+            for change in _differences(namespace, before, namespace.read())
+        ]
+
+
+def _differences(
+    namespace: Namespace, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[Change]:
+    # Nearly always nothing has changed, and this is asked for some thousand attributes.
+    if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())):
+        return
+    for name, value in before.items():
+        after = now.get(name, MISSING)
+        if not same(value, after):
+            yield Change(namespace, name, value, after)
+    for name, value in list(now.items()):
+        if name not in before and not _comes_by_itself(namespace, name, value):
+            yield Change(namespace, name, MISSING, value)
+
+
+def _comes_by_itself(namespace: Namespace, name: str, value: Any) -> bool:
+    """Whether a new attribute is Python's or the host's own: a submodule, a lazy import."""
+    if not isinstance(namespace, Attributes):
+        return False
+    if name in _CACHES:
+        return True
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(namespace.holder, ModuleType) and _is_host_module(str(home))
+
+
+def _is_host_module(name: str) -> bool:
+    return name == HOST_PACKAGE or name.startswith(f"{HOST_PACKAGE}.")
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are one, without asking their own ``__eq__``."""
+    if left is right:
+        return True
+    if type(left) is tuple and type(right) is tuple:
+        return len(left) == len(right) and all(map(operator.is_, left, right))
+    return type(left) in (str, int, bool) and type(left) is type(right) and bool(left == right)
+
+
+def _has(items: Sequence[Any], item: Any) -> bool:
+    return any(item is other for other in items)
+
+
+# -- what is watched ------------------------------------------------------------------------------
+
+
+class Attributes(Namespace):
+    """Of a module or a class of the host."""
+
+    title = "host code"
+    is_host_code = True
+
+    def __init__(self, holder: ModuleType | type, name: str) -> None:
+        self.holder = holder
+        self._name = name
+
+    def read(self) -> Mapping[str, Any]:
+        return vars(self.holder)
+
+    def write(self, name: str, value: Any) -> None:
+        if value is MISSING:
+            delattr(self.holder, name)
+        else:
+            setattr(self.holder, name, value)
+
+    def label(self, name: str) -> str:
+        return f"{self._name}{':' if isinstance(self.holder, ModuleType) else '.'}{name}"
+
+
+class Environment(Namespace):
+    title = "os.environ"
+
+    def read(self) -> Mapping[str, Any]:
+        return dict(os.environ)
+
+    def write(self, name: str, value: Any) -> None:
+        if value is MISSING:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+class Signals(Namespace):
+    """Handlers belong to the program that the host is, or is embedded in: none may be replaced."""
+
+    title = "signal handlers"
+
+    def read(self) -> Mapping[str, Any]:
+        return {_signal_name(number): signal.getsignal(number) for number in _SIGNALS}
+
+    def write(self, name: str, value: Any) -> None:
+        if value is not None:  # else it was not set by Python, and cannot be set by Python
+            signal.signal(signal.Signals[name], value)
+
+    def may_stay(self, name: str, before: Any, after: Any) -> Any:
+        return after if before is None else before
+
+
+_SIGNALS = tuple(
+    number for number in signal.Signals if number not in (signal.SIGKILL, signal.SIGSTOP)
+)
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name
+
+
+class WarningFilters(Namespace):
+    title = "warnings"
+
+    def read(self) -> Mapping[str, Any]:
+        return {"filters": tuple(warnings.filters)}
+
+    def write(self, name: str, value: Any) -> None:
+        warnings.filters[:] = value  # type: ignore[index]
+        with warnings.catch_warnings():
+            pass  # leaving it is the public way to say that the list was changed
+
+    def is_news(self, name: str, before: Any, after: Any) -> bool:
+        """Many libraries add a filter for one warning of theirs. What silences others, or takes
+        filters away, is told."""
+        added = [item for item in after if not _has(before, item)]
+        gone = [item for item in before if not _has(after, item)]
+        return bool(gone) or any(each[1:4] == (None, Warning, None) for each in added)
+
+
+class LoggerState(Namespace):
+    """Level, handlers and switches of the root logger or of one of the host's. A plugin may add
+    to them; what was there keeps its place, and nobody is silenced."""
+
+    title = "loggers"
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def read(self) -> Mapping[str, Any]:
+        logger = self._logger
+        state = {
+            "level": logger.level,
+            "handlers": tuple(logger.handlers),
+            "filters": tuple(logger.filters),
+            "disabled": logger.disabled,
+            "propagate": logger.propagate,
+        }
+        if logger is logger.root:
+            state["logging.disable"] = logger.manager.disable
+        return state
+
+    def write(self, name: str, value: Any) -> None:
+        logger = self._logger
+        match name:
+            case "level":
+                logger.setLevel(value)
+            case "handlers":
+                logger.handlers[:] = value
+            case "filters":
+                logger.filters[:] = value
+            case "logging.disable":
+                logging.disable(value)
+            case _:
+                setattr(logger, name, value)
+
+    def label(self, name: str) -> str:
+        return f"{self._logger.name} {name}"
+
+    def may_stay(self, name: str, before: Any, after: Any) -> Any:
+        if name in ("disabled", "logging.disable"):
+            return before
+        if name == "handlers":
+            gone = [handler for handler in before if not _has(after, handler)]
+            return (*gone, *after) if gone else after
+        return after
+
+
+def _loggers() -> list[LoggerState]:
+    """Of the root and of each logger of the host; those that plugins are given are theirs."""
+    own = [logging.root]
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.")
+        if _is_host_module(name) and not is_plugins and isinstance(logger, logging.Logger):
+            own.append(logger)
+    return [LoggerState(logger) for logger in own]
+
+
+# -- modules that come later ----------------------------------------------------------------------
+
+
+class ModuleWatch:
+    """Takes modules of the host into a snapshot as they are imported, before whoever imported them
+    can patch them. A context manager: first in ``sys.meta_path`` meanwhile."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *error: object) -> None:
+        if self in sys.meta_path:  # a plugin may have replaced the list's content
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not _is_host_module(name):
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _WatchedLoader(spec.loader, self._snapshot)
+                return spec
+        return None
+
+
+class _WatchedLoader:
+    """Another loader, and the snapshot that is told when it is through. The module is left with
+    its own loader."""
+
+    def __init__(self, loader: Any, snapshot: Snapshot) -> None:
+        self._loader = loader
+        self._snapshot = snapshot
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._snapshot.add_module(module)

@@ -1,0 +1,119 @@
+"""``Transactions``: what each plugin changed in this process while its import and its start-up
+hooks ran; all of it is undone if the plugin goes out, and reported if it stays.
+
+What is watched is ``snapshot``'s. Registrations are the registries' to withdraw, and modules,
+threads and files stay.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from .markers import HookInfo
+from .plugin import Plugin
+from .snapshot import Change, ModuleWatch, Snapshot, same
+
+SHOWN = 8
+"""So many names stand in one line of a report."""
+
+
+class Transactions:
+    """One for each plugin of a host, begun when its code first runs.
+
+    Args:
+        say: told the plugin and a line about it that an operator should know.
+    """
+
+    def __init__(self, say: Callable[[Plugin, str], None]) -> None:
+        self._say = say
+        self._changes: dict[Plugin, list[Change]] = {}
+
+    @contextmanager
+    def recording(self, plugin: Plugin) -> Iterator[None]:
+        """Attribute to the plugin what changes in the block. Built-ins are not recorded."""
+        if plugin.is_builtin:
+            yield
+            return
+        snapshot, threads = Snapshot(), set(threading.enumerate())
+        try:
+            with ModuleWatch(snapshot):
+                yield
+        except BaseException:
+            self._record(plugin, snapshot.changes())
+            raise  # it goes out now, or the start stops: what is undone is told then
+        self._keep(plugin, snapshot.changes())
+        started = [thread.name for thread in threading.enumerate() if thread not in threads]
+        if started:
+            count = f"{len(started)} thread{'s' if len(started) > 1 else ''}"
+            self._tell(plugin, f"started {count}: {_names(started)}")
+
+    def recorded(
+        self, call: Callable[..., Any], plugin: Plugin, info: HookInfo
+    ) -> Callable[..., Any]:
+        """The same call, recorded; the body of a generator of declarations is part of it."""
+
+        def recorded_call(*args: Any) -> Any:
+            with self.recording(plugin):
+                result = call(*args)
+            if info.call == "collect" and inspect.isgenerator(result):
+                return self._recorded_generator(plugin, result)
+            return result
+
+        return recorded_call
+
+    def _recorded_generator(self, plugin: Plugin, answers: Iterable[Any]) -> Iterator[Any]:
+        with self.recording(plugin):
+            yield from answers
+
+    def rollback(self, plugin: Plugin) -> None:
+        """Undo what the plugin changed, the last change first."""
+        changes = self._changes.pop(plugin, [])
+        undone = [(change, change.undo()) for change in reversed(changes)]
+        plugin.patches.clear()
+        for title, labels in _by_title(change for change, done in reversed(undone) if done):
+            plugin.warnings.append(f"changed {title}: {labels}; undone when it went out")
+        for title, labels in _by_title(change for change, done in reversed(undone) if not done):
+            self._tell(plugin, f"changed {title}: {labels}; not undone, it was changed again since")
+
+    def _record(self, plugin: Plugin, changes: Iterable[Change]) -> None:
+        self._changes.setdefault(plugin, []).extend(changes)
+
+    def _keep(self, plugin: Plugin, changes: list[Change]) -> None:
+        """Let stay what may stay, and report it."""
+        news, put_back = [], []
+        for change in changes:
+            kept = change.namespace.may_stay(change.name, change.before, change.after)
+            if not same(kept, change.after):
+                change.namespace.write(change.name, kept)
+                put_back.append(change)
+            elif change.namespace.is_news(change.name, change.before, change.after):
+                news.append(change)
+            if not same(kept, change.before):
+                self._record(plugin, [replace(change, after=kept)])
+        plugin.patches += [each.label for each in changes if each.namespace.is_host_code]
+        for title, labels in _by_title(news):
+            self._tell(plugin, f"changed {title}: {labels}")
+        for title, labels in _by_title(put_back):
+            self._tell(plugin, f"changed {title}: {labels}; what was there before is back")
+
+    def _tell(self, plugin: Plugin, line: str) -> None:
+        plugin.warnings.append(line)
+        self._say(plugin, line)
+
+
+def _by_title(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
+    labels: dict[str, list[str]] = {}
+    for change in changes:
+        labels.setdefault(change.namespace.title, []).append(change.label)
+    for title, found in labels.items():
+        yield title, _names(found)
+
+
+def _names(found: list[str]) -> str:
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more
