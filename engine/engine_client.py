@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hookserve.hookspecs import EngineLoad
+
 from .channel import AsyncChannel, ChannelClosed, ChannelError
 from .config import EngineConfig
 from .errors import EngineDeadError, InvalidRequestError, QueueFullError, cut
@@ -87,6 +89,7 @@ class EngineClient:
         self._dead_error: EngineDeadError | None = None
         self._progress_at = time.monotonic()
         self._step_estimate_s = 0.0
+        self._last_report = SchedulerStats()
 
     # -- what a route or plugin may ask -----------------------------------------------------
 
@@ -113,6 +116,18 @@ class EngineClient:
     @property
     def num_unfinished_requests(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy the engine is: by its last report, and what it has not reported on yet waits."""
+        num_unfinished = len(self._in_flight)
+        num_running = min(self._last_report.num_running_reqs, num_unfinished)
+        return EngineLoad(
+            num_running=num_running,
+            num_waiting=num_unfinished - num_running,
+            num_unfinished=num_unfinished,
+            kv_cache_usage=self._last_report.kv_cache_usage,
+        )
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -215,11 +230,13 @@ class EngineClient:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        principal: str | None = None,
         siblings: Siblings | None = None,
     ) -> str:
         """Queue a request and return the id that the engine knows it by; always a new one.
 
         Args:
+            principal: name of who sent it.
             siblings: shared by the sequences of one caller's request, for the statistics.
 
         Raises:
@@ -247,7 +264,9 @@ class EngineClient:
             siblings=siblings,
         )
         self._send(
-            AddRequest(engine_id, prompt_token_ids, params, time.time(), cache_salt, priority)
+            AddRequest(
+                engine_id, prompt_token_ids, params, time.time(), cache_salt, priority, principal
+            )
         )
         return engine_id
 
@@ -318,6 +337,7 @@ class EngineClient:
         self.fail_all(error)
         self._fail_calls(error)
         self._unsent.clear()
+        self._last_report = SchedulerStats()
 
     def _fail_calls(self, error: EngineDeadError) -> None:
         for future in self._calls.values():
@@ -406,6 +426,7 @@ class EngineClient:
         now = time.monotonic()
         self._progress_at = now
         self._step_estimate_s = message.next_step_estimate_s
+        self._last_report = message.scheduler_stats
         if message.outputs:
             iteration: IterationStats | None = self._stats.observe(message, now)
         else:

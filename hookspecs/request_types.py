@@ -87,9 +87,9 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """How busy the engine is, by its last report and what was submitted since.
 
     Args:
-        num_running: requests of the last step.
-        num_waiting: requests that wait for their first step.
-        num_unfinished: sequences that were submitted and have not ended.
+        num_running: sequences that the last step was for.
+        num_waiting: sequences that wait for their turn, those submitted since then too.
+        num_unfinished: both.
         kv_cache_usage: 0 to 1.
     """
 

@@ -7,6 +7,7 @@ traceback, file path or long value of the client's ever enters a message.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
@@ -17,6 +18,7 @@ from starlette.responses import Response
 
 from hookserve.engine.errors import MAX_VALUE_LEN, EngineDeadError, QueueFullError, RequestError
 from hookserve.engine.errors import cut as cut
+from hookserve.hookspecs import PluginError, Refusal
 
 _TYPE_OF_STATUS = {
     401: "authentication_error",
@@ -50,7 +52,8 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.code = code
-        self.error_type = error_type or _TYPE_OF_STATUS.get(status, "invalid_request_error")
+        other = "server_error" if status >= 500 else "invalid_request_error"
+        self.error_type = error_type or _TYPE_OF_STATUS.get(status, other)
         self.headers = dict(headers or {})
 
     def envelope(self) -> bytes:
@@ -95,6 +98,21 @@ def engine_failure(error: EngineDeadError | RequestError) -> ApiError:
     if isinstance(error, QueueFullError):
         return unavailable(error.message, error.code or "queue_full")
     return bad_request(cut(error.message), error.param, error.code)
+
+
+def plugin_failure(error: PluginError, hook: str) -> ApiError:
+    """500: a plugin failed in a hook. The log has what it raised, the client the kind alone."""
+    kind = type(error.__cause__ or error).__name__
+    return ApiError(
+        500, f"the plugin {error.identity} failed in {hook} with {kind}", code="plugin_error"
+    )
+
+
+def refused(refusal: Refusal) -> ApiError:
+    """What a plugin answers in the server's place."""
+    wait_s = refusal.retry_after_s
+    headers = {} if wait_s is None else {"retry-after": str(math.ceil(wait_s))}
+    return ApiError(refusal.status, refusal.message, code=refusal.code, headers=headers)
 
 
 def internal_error(request_id: str) -> ApiError:
