@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-KINDS: tuple[str, ...] = ("text", "whole", "number", "switch", "list", "json", "bytes", "tokens")
+KINDS: tuple[str, ...] = (
+    "text",
+    "whole",
+    "number",
+    "switch",
+    "list",
+    "json",
+    "bytes",
+    "tokens",
+    "secret",
+)
 
 
 @dataclass(frozen=True)
@@ -19,7 +29,7 @@ class Setting:
     help: one sentence, without a final stop.
     group: heading in ``--help``.
     kind: how a text is read; empty: from the field's type. ``bytes`` takes ``512MiB``, ``tokens``
-        takes ``8k``; both take plain numbers.
+        takes ``8k``; both take plain numbers. ``secret`` is a key that is never shown.
     flag: without the dashes; empty: the field's name with hyphens.
     aliases: further option strings, with their dashes.
     env: empty: ``HOOKSERVE_`` and the field's name in capitals.

@@ -65,7 +65,7 @@ def _add_setting(group: Any, spec: Spec) -> None:
     common["metavar"] = setting.metavar or _metavar(spec)
     if spec.name == "served_model_name":
         group.add_argument(*options, action="extend", nargs="+", **common)
-    elif spec.kind in ("list", "json"):
+    elif spec.kind in ("list", "json", "secret"):
         group.add_argument(*options, action="append", **common)
     else:
         group.add_argument(*options, **common)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import secrets
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -24,7 +25,16 @@ from .settings import resolve_settings
 DEFAULT_URL = "http://127.0.0.1:8000"
 PROBE_S = 2.0
 """How long a server at the default address may take to say which models it has."""
-_NOT_FOR_CHAT = ("host", "port", "uds", "root_path", "dry_run")
+_NOT_FOR_CHAT = (
+    "host",
+    "port",
+    "uds",
+    "root_path",
+    "api_key",
+    "admin_key",
+    "authenticator",
+    "dry_run",
+)
 Message = dict[str, str]
 
 
@@ -44,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--system", metavar="TEXT", help="system message before the first turn")
     own.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
     own.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
-    own.add_argument("--api-key", metavar="KEY", help="sent as a bearer token")
+    own.add_argument("--api-key", dest="key", metavar="KEY", help="sent as a bearer token")
     add_settings(parser, skip=_NOT_FOR_CHAT)
     parser.usage = "server chat [flags] [MESSAGE]"
 
@@ -58,9 +68,11 @@ def run(found: argparse.Namespace) -> int:
             return _talk(found, Address.parse(found.url), flags.get("model"))
         running = Address.parse(DEFAULT_URL)
         model = flags.get("model")
-        if not set(flags) - {"model"} and asyncio.run(_serves(running, model, found.api_key)):
+        if not set(flags) - {"model"} and asyncio.run(_serves(running, model, found.key)):
             return _talk(found, running, model)
-        with OwnServer(flags) as server:
+        # Nobody else is to use it, and a key of the environment's could not be sent.
+        found.key = found.key or secrets.token_urlsafe()
+        with OwnServer({**flags, "api_key": [found.key]}) as server:
             server.wait_ready()
             return _talk(found, server.address, None)
     except OwnServerError as error:
@@ -86,7 +98,7 @@ async def _serves(address: Address, model: str | None, api_key: str | None) -> b
 
 
 def _talk(found: argparse.Namespace, address: Address, model: str | None) -> int:
-    name = model or asyncio.run(model_names(address, found.api_key))[0]
+    name = model or asyncio.run(model_names(address, found.key))[0]
     chat = Chat(address, name, found)
     if found.message is not None:
         return chat.ask_once(found.message)
@@ -100,7 +112,7 @@ class Chat:
 
     def __init__(self, address: Address, model: str, options: argparse.Namespace) -> None:
         self._address = address
-        self._api_key = options.api_key
+        self._api_key = options.key
         self._out: TextIO = sys.stdout
         self._said: list[Message] = []
         if options.system:

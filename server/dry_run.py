@@ -72,7 +72,8 @@ def _setting_lines(settings: Settings, config: EngineConfig) -> list[str]:
     for spec in all_specs():
         origin = settings.origins[spec.name]
         value, where = _acting(settings, config, spec.name, spec.owner, origin)
-        rows.append((spec.key, _show(value), where))
+        shown = _show_secret(value) if spec.kind == "secret" else _show(value)
+        rows.append((spec.key, shown, where))
     widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
     return [
         f"{key:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {where}" for key, value, where in rows
@@ -103,6 +104,10 @@ def _acting(
             return value, f"{config.device.platform_owner}; {origin}: {settings.values[name]}"
     holder: Any = {"engine": settings.engine_args, "server": settings.server}.get(owner)
     return settings.values[name] if holder is None else getattr(holder, name), str(origin)
+
+
+def _show_secret(keys: Any) -> str:
+    return f"set ({len(keys)})" if keys else "not set"
 
 
 def _show(value: Any) -> str:

@@ -58,11 +58,11 @@ def _no_effect(reason: str, *names: str, arity: Arity = "one") -> tuple[Flag, ..
 
 _SERVER = (
     *_works("host", "port", "uds", "root-path", "allowed-origins", "shutdown-timeout"),
+    *_works("api-key", "middleware"),
     *_refused("one front process serves all requests", "api-server-count", neutral=("1",)),
     *_refused("an engine runs beside its own front only", "headless", arity="none"),
     *_refused("the server speaks HTTP alone", "grpc", arity="none"),
     *_refused("the server speaks HTTP alone", "grpc-port"),
-    *_refused("there is no authentication yet; put a proxy in front", "api-key"),
     *_refused(
         "cross-origin rules are set by --allowed-origins alone",
         "allowed-methods",
@@ -80,7 +80,6 @@ _SERVER = (
     ),
     *_refused("there is no TLS yet; put a proxy in front", "ssl-cert-reqs", neutral=("0",)),
     *_refused("there is no TLS yet", "enable-ssl-refresh", arity="none"),
-    *_refused("middleware does not come through a hook yet", "middleware"),
     *_no_effect("every reply has X-Request-Id", "enable-request-id-headers", arity="none"),
     *_no_effect(
         "there are no generated documentation routes", "disable-fastapi-docs", arity="none"

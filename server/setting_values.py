@@ -16,10 +16,14 @@ from typing import Any
 from hookserve.engine.errors import ConfigError, HookserveError, UsageError
 from hookserve.engine.setting import Setting
 
+from .secret import Secret
+
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(i?[bB])?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
+_KEY = re.compile(r"[\x21-\x7e]+")
+"""What can be sent behind ``Bearer`` in a header."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ def read_text(spec: Spec, text: str, origin: Origin) -> Any:
     Raises:
         UsageError, ConfigError: with the key, its origin and what was expected.
     """
+    if spec.kind == "secret":
+        return (_read_secret(spec, text, origin),)
     setting = spec.setting
     stripped = text.strip()
     if stripped.lower() in setting.unset:
@@ -101,8 +107,11 @@ def check_value(spec: Spec, value: Any, origin: Origin) -> Any:
         return read_text(spec, value, origin)
     if spec.kind == "switch" and isinstance(value, bool):
         return value
-    if spec.kind == "list" and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return _names(value)
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        if spec.kind == "list":
+            return _names(value)
+        if spec.kind == "secret":
+            return tuple(dict.fromkeys(_read_secret(spec, text, origin) for text in value))
     if spec.kind == "json" and isinstance(value, dict):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -110,6 +119,13 @@ def check_value(spec: Spec, value: Any, origin: Origin) -> Any:
         if is_whole or spec.kind == "number":
             return read_text(spec, str(value), origin)
     raise _wrong(spec, value, origin, _expected(spec))
+
+
+def _read_secret(spec: Spec, text: str, origin: Origin) -> Secret:
+    """A key must not be empty: whoever gives an empty one meant to close the server."""
+    if _KEY.fullmatch(text) is None:
+        raise _wrong(spec, text, origin, _expected(spec))
+    return Secret(text)
 
 
 def _read_number(spec: Spec, text: str, origin: Origin) -> int | float:
@@ -206,11 +222,12 @@ def _expected(spec: Spec) -> str:
         "json": "a JSON object, or @FILE with one",
         "switch": "true or false",
         "text": "a text",
+        "secret": "a key of visible ASCII characters without spaces",
     }[spec.kind]
 
 
 def _wrong(spec: Spec, value: Any, origin: Origin, expected: str) -> HookserveError:
-    shown = repr(value)
+    shown = "(not shown)" if spec.kind == "secret" and value else repr(value)
     shown = shown if len(shown) <= 200 else shown[:197] + "..."
     if origin.kind == "flag":
         return UsageError(f"{spec.flag} {shown}: expected {expected}")

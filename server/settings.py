@@ -25,6 +25,7 @@ from hookserve.hookspecs.settings import PluginSettings
 
 from .config_file import read_config_file
 from .flags import find_flag
+from .secret import Secret
 from .setting_values import Origin, Spec, check_value, derive_kind, read_text
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -47,6 +48,41 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_origins: Annotated[
         tuple[str, ...],
         Setting("origins whose pages may call the server; * is all", group="Server"),
+    ] = ()
+    api_key: Annotated[
+        tuple[Secret, ...],
+        Setting(
+            "a key for the scope inference; may be repeated",
+            group="Server",
+            kind="secret",
+            metavar="KEY",
+        ),
+    ] = ()
+    admin_key: Annotated[
+        tuple[Secret, ...],
+        Setting(
+            "a key for the scopes inference and admin; may be repeated",
+            group="Server",
+            kind="secret",
+            metavar="KEY",
+        ),
+    ] = ()
+    authenticator: Annotated[
+        str | None,
+        Setting(
+            "who says who sends a request: a plugin's authenticator, or a class path",
+            group="Server",
+            metavar="NAME|MODULE:CLASS",
+        ),
+    ] = None
+    middleware: Annotated[
+        tuple[str, ...],
+        Setting(
+            "ASGI middleware, or a function of request and call_next, inside the server's limits "
+            "and behind its keys; the last one is the outermost",
+            group="Server",
+            metavar="MODULE:ATTRIBUTE",
+        ),
     ] = ()
     shutdown_timeout: Annotated[
         float,
@@ -276,7 +312,7 @@ def _read_flag(spec: Spec, raw: Any) -> Any:
         for part in parts:
             _merge_into(merged, part)
         return merged
-    if spec.kind == "list":
+    if spec.kind in ("list", "secret"):
         return tuple(dict.fromkeys(item for part in parts for item in part))
     return parts[-1]
 

@@ -191,11 +191,16 @@ def test_no_server_at_the_url_is_69(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What an own server would have been started with; it refuses to start."""
+    """What an own server would have been started with, beside a key that nobody else has; it
+    refuses to start."""
     flags: list[dict[str, Any]] = []
+    keys: set[str] = set()
 
     def own_server(given: dict[str, Any]) -> OwnServer:
-        flags.append(given)
+        (key,) = given["api_key"]
+        assert len(key) >= 32 and key not in keys
+        keys.add(key)
+        flags.append({name: value for name, value in given.items() if name != "api_key"})
         raise OwnServerError(75)
 
     monkeypatch.setattr(command_chat, "OwnServer", own_server)

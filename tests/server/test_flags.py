@@ -24,6 +24,7 @@ VALID = {
     "bytes": "1MiB",
     "list": "x",
     "json": "{}",
+    "secret": "k",
 }
 
 
