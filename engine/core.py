@@ -106,7 +106,7 @@ class EngineCore:
         )
         block_size = config.cache_config.block_size
         self.executor.initialize_cache(num_blocks)
-        self.scheduler = Scheduler(config, num_blocks, block_size)
+        self.scheduler = Scheduler(config, num_blocks, block_size, self.host.calls)
         if num_blocks * block_size < config.model_config.max_model_len:
             logger.warning(
                 "The KV cache holds %d tokens, fewer than one sequence of max_model_len %d may "

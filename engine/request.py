@@ -29,9 +29,11 @@ class Request:
     """
 
     __slots__ = (
+        "arrival_time",
         "arrival_ts",
         "block_hashes",
         "block_ids",
+        "cache_salt",
         "eos_ids",
         "finish_reason",
         "is_resumed",
@@ -43,6 +45,7 @@ class Request:
         "num_registered_blocks",
         "params",
         "prefix_root",
+        "principal",
         "priority",
         "queued_s",
         "request_id",
@@ -63,6 +66,8 @@ class Request:
         self.request_id = message.request_id
         self.params = message.params
         self.arrival_ts = arrival_ts
+        self.arrival_time = message.arrival_time
+        self.principal = message.principal
         self.priority = message.priority
         self.token_ids = array("i", message.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
@@ -81,6 +86,7 @@ class Request:
         self.num_registered_blocks = 0
         """How many of ``block_ids``, from the first on, the prefix cache knows."""
         self.block_hashes: list[bytes] = []
+        self.cache_salt = message.cache_salt
         self.prefix_root = _start_chain(message.cache_salt)
         self.stop_ids = frozenset(message.params.stop_token_ids)
         ignored = message.params.ignore_eos

@@ -8,13 +8,16 @@ A request waits until all blocks of its prompt are free. When a decoding request
 the request admitted last is preempted: its blocks are taken, and it is computed anew later,
 mostly from the prefix cache. Under the policy ``priority`` it is the one of the lowest priority,
 and of those the latest; and a waiting request may take the place of running ones of lower priority.
+Plugins may order those that wait, and choose who is preempted (``scheduler_hooks``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
+
+from hookserve.hookspecs.calls import Calls
 
 from .errors import ConfigError
 from .kv_cache import KVCacheManager
@@ -28,6 +31,7 @@ from .output import find_stop
 from .request import Request, RequestStatus
 from .request_queue import make_queue
 from .sampling_rules import SamplingParamsError
+from .scheduler_hooks import SchedulerHooks
 from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .vllm_config import VllmConfig
 
@@ -83,12 +87,19 @@ class Scheduler:
     lookahead = 32
     """Waiting requests considered for a step, so that a short prompt passes a long one."""
 
-    def __init__(self, vllm_config: VllmConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        vllm_config: VllmConfig,
+        num_blocks: int,
+        block_size: int,
+        calls: Calls | None = None,
+    ) -> None:
         """
         Args:
             vllm_config: limits, and whether prefixes are cached.
             num_blocks: blocks of the cache.
             block_size: tokens a block.
+            calls: the plugins' hooks; ``None``: there are no plugins.
         """
         config = vllm_config.scheduler_config
         self.max_num_seqs = config.max_num_seqs
@@ -117,6 +128,9 @@ class Scheduler:
         self.block_ids_to_zero: list[int] = []
         """Blocks of failed requests: what is not a number there would spoil their next owner."""
         self.counts = StepCounts()
+        self.hooks = SchedulerHooks(calls)
+        self._order: list[Request] | None = None
+        """Who waits, in the order that plugins gave for this step; ``None``: the queue's."""
 
     # -- requests come and go -------------------------------------------------------------------
 
@@ -202,16 +216,24 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Choose the tokens of the next step and give their requests blocks."""
         output = SchedulerOutput()
+        self._order = self.hooks.order(self.waiting)
         self._make_room(output)
         self._schedule_decodes(output)
         self._schedule_prompts(output)
         self._after_schedule(output)
+        self.hooks.scheduled(output)
         return output
+
+    def _waiting_in_order(self) -> Iterator[Request]:
+        if self._order is None:
+            return iter(self.waiting)
+        # Some of them may run by now. Who is preempted in this step is not among them.
+        return (r for r in self._order if r.status is not RequestStatus.RUNNING)
 
     def _make_room(self, output: SchedulerOutput) -> None:
         """Let the first waiting request run in place of those whose priority is lower, if that is
         what it takes. Only then: what is free is given out behind the decoding requests."""
-        first = next(iter(self.waiting), None)
+        first = next(self._waiting_in_order(), None)
         if first is None or not self.running:
             return
         precedence = self.waiting.precedence
@@ -227,22 +249,32 @@ class Scheduler:
             self._preempt(lower.pop(), output)
 
     def _schedule_decodes(self, output: SchedulerOutput) -> None:
-        """One token for each decoding request, the first victim of a shortage last."""
+        """One token for each decoding request, the first victim of a shortage last. Blocks come
+        first: a victim may be one that has got its own in this step."""
+        extended: list[tuple[Request, list[int]]] = []
         for request in list(self.running):
             if request.status is not RequestStatus.RUNNING or not request.is_decoding:
                 continue
-            added = self.kv_cache.extend(request)
-            while added is None:
-                victim = self._select_victim()
-                self._preempt(victim, output)
-                if victim is request:
-                    break
-                added = self.kv_cache.extend(request)
+            added = self._extend(request, output)
             if added is not None:
+                extended.append((request, added))
+        for request, added in extended:
+            if request.status is RequestStatus.RUNNING:
                 self._give(request, 1, added, output)
 
+    def _extend(self, request: Request, output: SchedulerOutput) -> list[int] | None:
+        """Blocks for one more token, at the cost of others; ``None``: it gave way itself."""
+        added = self.kv_cache.extend(request)
+        while added is None:
+            victim = self._select_victim()
+            self._preempt(victim, output)
+            if victim is request:
+                return None
+            added = self.kv_cache.extend(request)
+        return added
+
     def _select_victim(self) -> Request:
-        return self.running[-1]
+        return self.hooks.victim(self.running) or self.running[-1]
 
     def _preempt(self, request: Request, output: SchedulerOutput) -> None:
         assert request.request_id not in output.num_scheduled_tokens, request
@@ -258,16 +290,12 @@ class Scheduler:
     def _schedule_prompts(self, output: SchedulerOutput) -> None:
         """Chunks of prompts: half of the budget is the oldest's, the rest goes to what ends
         soonest. So a long prompt moves in every step, and short ones pass it. Priority, where it
-        counts, goes before both."""
+        counts, goes before both, and an order that plugins gave before all."""
         budget = self._prompt_budget(output)
         candidates = self._prompt_candidates(output)
         if budget <= 0 or not candidates:
             return
-        # Waiting ones too: else short prompts could pass a long one for as long as they come.
-        precedence = self.waiting.precedence
-        oldest = min(candidates, key=lambda r: (precedence(r), r.arrival_ts))
-        others = [request for request in candidates if request is not oldest]
-        others.sort(key=lambda r: (precedence(r), r.num_uncomputed_tokens))
+        oldest, others = self._rank_prompts(candidates)
         share = budget if not others else max(1, budget // 2)
         blocked = not self._admit(oldest)
         if not blocked:
@@ -286,17 +314,28 @@ class Scheduler:
         if budget > 0 and oldest.status is RequestStatus.RUNNING:
             self._give_chunk(oldest, budget, output)
 
+    def _rank_prompts(self, candidates: list[Request]) -> tuple[Request, list[Request]]:
+        """Whose the first half of the budget is, and the others in their order."""
+        if self._order is not None:
+            return candidates[0], candidates[1:]
+        # Waiting ones too: else short prompts could pass a long one for as long as they come.
+        precedence = self.waiting.precedence
+        oldest = min(candidates, key=lambda r: (precedence(r), r.arrival_ts))
+        others = [request for request in candidates if request is not oldest]
+        others.sort(key=lambda r: (precedence(r), r.num_uncomputed_tokens))
+        return oldest, others
+
     def _prompt_budget(self, output: SchedulerOutput) -> int:
         num_decodes = len(output.num_scheduled_tokens)
         left = self.max_num_batched_tokens - num_decodes
         return min(left, self.mixed_prompt_tokens) if num_decodes else left
 
     def _prompt_candidates(self, output: SchedulerOutput) -> list[Request]:
-        """Running requests with a prompt to compute, then waiting ones, oldest first."""
+        """Running requests with a prompt to compute, then waiting ones in order."""
         running = [r for r in self.running if r.request_id not in output.num_scheduled_tokens]
         # Without this, a step that took blocks away would give them back at once.
         places = 0 if output.preempted_req_ids else self.max_num_seqs - len(self.running)
-        return running + list(islice(self.waiting, min(places, self.lookahead)))
+        return running + list(islice(self._waiting_in_order(), min(places, self.lookahead)))
 
     def _admit(self, request: Request) -> bool:
         """Make the request a running one if its blocks are free; true if it runs already."""
@@ -435,7 +474,8 @@ class Scheduler:
 
     def num_pending_tokens(self) -> int:
         """Known tokens that no step has computed yet, of requests that the next step may take."""
-        waiting = islice(self.waiting, self.lookahead)
+        # Which ones plugins will put first is not known before they do.
+        waiting = islice(self.waiting, None if self.hooks.may_reorder else self.lookahead)
         return sum(r.num_uncomputed_tokens for r in (*self.running, *waiting))
 
     def make_stats(self, step_counter: int, elapsed_s: float | None = None) -> SchedulerStats:

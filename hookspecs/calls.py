@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from .context import PluginContext, enter
 from .errors import PluginError, describe_error
@@ -25,6 +25,7 @@ from .owned import Owned as Owned
 from .plugin import Implementation, Plugin
 from .plugin_thread import Outcome, PluginThread
 from .request_calls import RequestCalls
+from .step_calls import StepCalls
 from .types import RequestRecord, Role
 
 logger = logging.getLogger(__name__)
@@ -173,6 +174,19 @@ class Hook:
             if budget.expired():
                 raise _too_long(FRONT_BUDGET_S) from error
             raise
+
+    def answer_now(self, guard: Guard, *args: Any) -> Any:
+        """One implementation's answer, for a caller that cannot wait.
+
+        Raises:
+            TypeError: it is an awaitable.
+            whatever it raises: ``failed`` is the caller's to call.
+        """
+        with enter(guard.plugin):
+            result = guard.call(*args)
+            if inspect.isawaitable(result):
+                _refuse_awaitable(self.info, result)
+        return result
 
     def _observe(self, guard: Guard, error: BaseException) -> None:
         plugin = guard.plugin
@@ -358,11 +372,14 @@ class Notify(Hook):
         Raises:
             TypeError: it is an awaitable, and this hook's caller cannot wait.
         """
-        if not inspect.isawaitable(result):
-            return
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError(f"hook {self.info.name} cannot wait, and was given an awaitable")
+        if inspect.isawaitable(result):
+            _refuse_awaitable(self.info, result)
+
+
+def _refuse_awaitable(info: HookInfo, result: Any) -> NoReturn:
+    if inspect.iscoroutine(result):
+        result.close()
+    raise TypeError(f"hook {info.name} cannot wait, and was given an awaitable")
 
 
 def _too_long(budget_s: float) -> TimeoutError:
@@ -384,7 +401,7 @@ HOOK_CLASSES: dict[str, type[Hook]] = {
 }
 
 
-class Calls(RequestCalls):
+class Calls(RequestCalls, StepCalls):
     """A typed method for each hook that the host's users call; registration hooks are called by
     the host alone."""
 
@@ -403,6 +420,17 @@ class Calls(RequestCalls):
         assert not told & self._started, f"process_started was already called for {sorted(told)}"
         self._started |= told
         _notify(self.hooks, "process_started").tell(told, config)
+
+    def cli_options(self, parser: ArgumentParser) -> ArgumentParser:
+        """Let every plugin add its options to the parser.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        hook = self.hooks["cli_options"]
+        assert isinstance(hook, Pipeline)
+        answer: ArgumentParser = hook(parser)
+        return answer
 
     async def request_finished(self, record: RequestRecord) -> None:
         """Tell every plugin about a request that ended; never raises for a plugin."""

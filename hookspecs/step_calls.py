@@ -1,0 +1,190 @@
+"""The hooks around one step of the engine and one load of a model: what may be answered.
+
+A wrong answer is its plugin's failure, as an exception is; the next plugin is then asked as if the
+one that failed had said nothing. How one implementation is called, and for how long, is ``calls``';
+what an order, a victim or a stream of weights means is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .context import enter
+from .notify_loop import caught
+from .step_types import QueuedRequest, StepBatch
+
+if TYPE_CHECKING:
+    from .calls import Guard, Hook, Notify
+
+
+class StepCalls:
+    """A typed method for each of these hooks; a base of ``Calls``. Whoever calls one at each step
+    looks first whether anybody implements it."""
+
+    hooks: dict[str, Hook]
+
+    def order_waiting(self, queue: list[QueuedRequest]) -> list[QueuedRequest]:
+        """The queue in the order that plugins want; the same list where none wants another."""
+        hook = self.hooks["order_waiting"]
+        for guard in hook.guards:
+            try:
+                answer = hook.answer_now(guard, list(queue))
+                if answer is not None:
+                    _check_order(queue, answer)
+                    queue = list(answer)
+            except caught() as error:
+                hook.failed(guard, error)
+        return queue
+
+    def select_victim(self, running: list[QueuedRequest]) -> str | None:
+        """The id of one of ``running``; ``None``: no plugin chooses."""
+        hook = self.hooks["select_victim"]
+        for guard in hook.guards:
+            try:
+                answer = hook.answer_now(guard, list(running))
+                if answer is not None:
+                    _check_victim(running, answer)
+                    return str(answer)
+            except caught() as error:
+                hook.failed(guard, error)
+        return None
+
+    def after_schedule(self, output: Any) -> None:
+        """Tell what the next step computes (``SchedulerOutput``)."""
+        _notify(self.hooks["after_schedule"]).tell(output)
+
+    def before_step(self, batch: StepBatch) -> None:
+        """Tell what this worker computes now."""
+        _notify(self.hooks["before_step"]).tell(batch)
+
+    def after_step(self, batch: StepBatch, output: Any) -> None:
+        """Tell what this worker has computed (``ModelRunnerOutput``)."""
+        _notify(self.hooks["after_step"]).tell(batch, output)
+
+    def model_loaded(self, model: Any, config: Any) -> None:
+        """Tell that the weights are in.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        _notify(self.hooks["model_loaded"]).tell(model, config)
+
+    def weights(
+        self, iterator: Iterator[tuple[str, Any]], config: Any
+    ) -> Iterator[tuple[str, Any]]:
+        """The stream as plugins change it; the same iterator where none does.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails, now or while it is read.
+            PluginError: while it is read, if another plugin does; it is out by then.
+        """
+        hook = self.hooks["weights"]
+        for guard in hook.guards:
+            given = _Source(iterator)
+            try:
+                answer = hook.answer_now(guard, given, config)
+                if answer is not None:
+                    iterator = _Stream(hook, guard, given, iter(answer))
+            except caught() as error:
+                hook.failed(guard, error)
+        return iterator
+
+
+class _Source:
+    """What a plugin is given to read; remembers what was raised behind it, which is not the
+    plugin's."""
+
+    def __init__(self, items: Iterator[tuple[str, Any]]) -> None:
+        self._items = items
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> _Source:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        try:
+            with enter(None):
+                return next(self._items)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+class _Stream:
+    """What a plugin makes of its source. Its code runs whenever this is read."""
+
+    def __init__(
+        self, hook: Hook, guard: Guard, source: _Source, items: Iterator[tuple[str, Any]]
+    ) -> None:
+        self._hook, self._guard, self._source, self._items = hook, guard, source, items
+
+    def __iter__(self) -> _Stream:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        try:
+            with enter(self._guard.plugin):
+                item = next(self._items)
+            _check_weight(item)
+        except StopIteration:
+            if self._source.error is not None:  # swallowed: the rest of the weights is missing
+                raise self._source.error from None
+            raise
+        except caught() as error:
+            if self._source.error is not None and _is_behind(self._source.error, error):
+                raise self._source.error from None
+            self._hook.failed(self._guard, error)
+            raise self._hook.plugin_error(self._guard, error) from error
+        return item
+
+
+def _is_behind(cause: BaseException, error: BaseException) -> bool:
+    """Whether ``error`` is ``cause``, or was raised while it was handled."""
+    at: BaseException | None = error
+    while at is not None and at is not cause:
+        at = at.__cause__ or at.__context__
+    return at is cause
+
+
+def _check_order(queue: list[QueuedRequest], answer: object) -> None:
+    if not isinstance(answer, Sequence) or isinstance(answer, str):
+        raise TypeError(
+            f"order_waiting returned a {type(answer).__name__}; expected the list of the waiting "
+            "requests in another order, or None"
+        )
+    ids = [view.request_id if isinstance(view, QueuedRequest) else None for view in answer]
+    wanted = {view.request_id for view in queue}
+    if len(ids) != len(queue) or set(ids) != wanted:
+        raise ValueError(
+            f"order_waiting returned {len(ids)} entries, of which {len(wanted.intersection(ids))} "
+            f"are waiting requests; expected each of the {len(queue)} once"
+        )
+
+
+def _check_victim(running: list[QueuedRequest], answer: object) -> None:
+    if not isinstance(answer, str):
+        raise TypeError(
+            f"select_victim returned a {type(answer).__name__}; expected a request id or None"
+        )
+    if all(view.request_id != answer for view in running):
+        raise ValueError(
+            f"select_victim returned {answer[:100]!r}, which is none of the {len(running)} "
+            "running requests"
+        )
+
+
+def _check_weight(item: object) -> None:
+    if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)):
+        raise TypeError(
+            f"weights yielded a {type(item).__name__}; expected pairs of a name and a tensor"
+        )
+
+
+def _notify(hook: Hook) -> Notify:
+    from .calls import Notify
+
+    assert isinstance(hook, Notify)
+    return hook
