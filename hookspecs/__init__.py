@@ -31,6 +31,7 @@ from .report import PluginReport
 from .request_types import (
     SCOPES,
     ApiRequest,
+    Authenticator,
     EngineLoad,
     Principal,
     Refusal,
@@ -61,6 +62,7 @@ __all__ = [
     "ROLES",
     "SCOPES",
     "ApiRequest",
+    "Authenticator",
     "Claim",
     "Command",
     "Denied",

@@ -6,14 +6,22 @@ for how long, is ``calls``'; what becomes of the answers is the server's.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .notify_loop import caught
 from .owned import Owned
-from .request_types import ApiRequest, EngineLoad, Principal, Refusal, ResponseDelta
+from .request_types import (
+    SCOPES,
+    ApiRequest,
+    EngineLoad,
+    Principal,
+    Refusal,
+    RequestHead,
+    ResponseDelta,
+)
 
 if TYPE_CHECKING:
     from .calls import Guard, Hook
@@ -49,6 +57,23 @@ class RequestCalls:
             self.hooks[name].guards
             for name in ("before_request", "admit", "before_response", "metric_labels")
         )
+
+    async def authenticate(self, request: RequestHead) -> Owned | None:
+        """Who sends the request, and who says so.
+
+        Raises:
+            PluginError: a plugin failed.
+        """
+        hook = self.hooks["authenticate"]
+        for guard in hook.guards:
+            try:
+                answer = await hook.answer(guard, request)
+                if answer is not None:
+                    check_principal(answer)
+                    return Owned(guard.plugin, answer)
+            except caught() as error:
+                hook.failed(guard, error)
+        return None
 
     async def before_request(
         self,
@@ -177,6 +202,21 @@ def _is_changed(before: ApiRequest, answer: object) -> bool:
             hint = "; the model is that of the body" if name == "model" else ""
             raise ValueError(f"before_request changed {name}; only the body may be{hint}")
     return bool(answer.body != before.body)
+
+
+def check_principal(answer: object) -> None:
+    """Raises ``TypeError`` or ``ValueError`` for what is no principal."""
+    if not isinstance(answer, Principal):
+        raise TypeError(f"the answer is a {type(answer).__name__}; expected a Principal or None")
+    _check_text("the name of a principal", answer.name)
+    if not answer.name:
+        raise ValueError("the name of a principal is empty")
+    scopes = answer.scopes
+    if not isinstance(scopes, Set) or not scopes <= set(SCOPES):
+        raise ValueError(
+            f"the scopes of a principal are {repr(scopes)[:120]}; expected a set of "
+            f"{', '.join(SCOPES)}"
+        )
 
 
 def _check_refusal(answer: object, statuses: Sequence[int]) -> None:

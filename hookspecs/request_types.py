@@ -8,7 +8,7 @@ Plain data, so that a plugin needs no HTTP library. Declarations and the other c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -47,6 +47,21 @@ class Principal(msgspec.Struct, frozen=True):
     name: str
     scopes: frozenset[Scope] = frozenset({"inference"})
     attributes: Mapping[str, Any] = {}
+
+
+class Authenticator(Protocol):
+    """Says who sends a request: what ``--authenticator`` names.
+
+    Built once as ``cls(config)``, within the time of a start-up hook, with its plugin's own section
+    of ``--plugin-config`` as hooks find it in ``ctx.config``; a class that is named by its path
+    belongs to no plugin, and is given what ``--additional-config`` holds.
+    """
+
+    def __init__(self, config: Any) -> None: ...
+
+    async def authenticate(self, head: RequestHead) -> Principal | None:
+        """Asked about each request without a key of the server's own. ``None``: not known here.
+        What it raises, or does not say in the time of a front hook, denies the request."""
 
 
 class ApiRequest(msgspec.Struct, frozen=True):
