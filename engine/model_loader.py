@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,8 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+Weights = Iterator[tuple[str, torch.Tensor]]
+
+
 class BaseModelLoader(ABC):
-    """What a loader is: ``load_model`` is called once in each worker."""
+    """What a loader is: ``load_model`` is called once in each worker.
+
+    Attributes:
+        change_weights: what the hook ``weights`` makes of the checkpoint's stream: a loader hands
+            its stream through this before the model reads it; ``None``: nobody changes it.
+    """
+
+    change_weights: Callable[[Weights], Weights] | None = None
 
     def __init__(self, load_config: LoadConfig) -> None:
         self.load_config = load_config
@@ -90,11 +100,15 @@ class DefaultModelLoader(BaseModelLoader):
         yield from iterate_safetensors(files)
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
-        source = _Tracked(self.get_all_weights(model_config, model))
+        weights = self.get_all_weights(model_config, model)
+        if self.change_weights is not None:
+            weights = self.change_weights(weights)
+        source = _Tracked(weights)
         try:
             loaded = model.load_weights(iter(source))  # type: ignore[operator]
         except ValueError as error:
-            raise ModelFileError(f"{model_config.path}: {error}{source.at()}") from error
+            by = "" if self.change_weights is None else ", as plugins have changed it"
+            raise ModelFileError(f"{model_config.path}: {error}{source.at()}{by}") from error
         if loaded is None:  # the model says that it keeps no account
             return
         missing = sorted({name for name, _ in model.named_parameters()} - set(loaded))
@@ -123,7 +137,8 @@ class GGUFModelLoader(DefaultModelLoader):
     ) -> Iterator[tuple[str, torch.Tensor]]:
         _, files = self._prepare_weights(model_config.path)
         for file in files:
-            in_parts = get_tp_group().world_size > 1
+            # Plugins that change weights see tensors.
+            in_parts = get_tp_group().world_size > 1 and self.change_weights is None
             yield from iterate_gguf(file, model_config.dtype, in_parts=in_parts)
 
 
@@ -155,14 +170,19 @@ def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseM
     Raises:
         ConfigError: if what is registered under the name is not a loader.
     """
+    host = host or current()
     name = loader_name(vllm_config)
-    loader_class = (host or current()).registry("model_loader").resolve(name)
+    loader_class = host.registry("model_loader").resolve(name)
     if not isinstance(loader_class, type) or not issubclass(loader_class, BaseModelLoader):
         raise ConfigError(
             f"load format {name!r}: {loader_class!r} is not a subclass of "
             "hookserve.engine.model_loader.BaseModelLoader"
         )
-    return loader_class(vllm_config.load_config)
+    loader = loader_class(vllm_config.load_config)
+    if host.calls.hooks["weights"].guards:
+        calls = host.calls
+        loader.change_weights = lambda weights: calls.weights(weights, vllm_config)
+    return loader
 
 
 def initialize_model(

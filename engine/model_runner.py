@@ -89,6 +89,7 @@ class ModelRunner:
         """
         from .model_loader import get_model_loader, loader_name
 
+        self.attention_layers().clear()  # those of a try that failed
         config = self.vllm_config.model_config
         host = current()
         model = find_model(config.architectures, host)

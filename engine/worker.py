@@ -14,10 +14,12 @@ from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
 from .errors import ConfigError
+from .late_refusals import late_refusals
 from .model_runner import ModelRunner
 from .platform import Platform
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
+from .worker_hooks import WorkerHooks
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class Worker:
             num_ranks=self.world_size
         )
         self.memory_reason = ""
+        self.hooks = WorkerHooks(host)
         self.model_runner: ModelRunner | None = None
 
     @property
@@ -95,8 +98,15 @@ class Worker:
         return self.model_runner
 
     def load_model(self) -> None:
+        """Build and fill the model, and tell the plugins.
+
+        Raises:
+            WorkerPluginsError: a plugin failed at it; everything is to start again without it.
+        """
         with set_tp_group(self.tp_group):
-            self.runner.load_model()
+            with late_refusals(current()):
+                self.runner.load_model()
+            self.hooks.model_loaded(self.runner.model, self.vllm_config)
 
     def get_model(self) -> Any:
         return self.runner.model
@@ -123,7 +133,11 @@ class Worker:
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         with set_tp_group(self.tp_group):
-            return self.runner.execute_model(scheduler_output)
+            batch = self.hooks.before_step(scheduler_output)
+            output = self.runner.execute_model(scheduler_output)
+            if batch is not None:
+                self.hooks.after_step(batch, output)
+        return output
 
     def num_collectives(self) -> dict[str, int]:
         """How often this rank has exchanged tensors with the others since the start."""

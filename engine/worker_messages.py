@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hookserve.hookspecs.settings import PluginSettings
+from hookserve.hookspecs.settings import Denied, PluginSettings
 
 from .config import EngineConfig
 from .step import ModelRunnerOutput, SchedulerOutput
@@ -51,6 +51,8 @@ class CallFailed(msgspec.Struct, frozen=True, tag=True):
     message: str
     detail: str
     """The traceback, for the log."""
+    failures: list[Denied] = []
+    """Plugins that failed at it: everything is to start again without them."""
 
 
 WorkerMessage = StartWorker | ExecuteModel | ModelExecuted | CallFailed
