@@ -7,6 +7,7 @@ tokens into each other. The engine in the caller's own process is ``llm``'s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from .offline_host import open_host
 from .output_assembler import OutputAssembler
 from .output_sink import OutputSink
 from .outputs import RequestOutput
+from .plugin_reports import EngineReports
 from .prompts import PromptInput, read_prompt
 from .sampling_params import SamplingParams
 from .stat_loggers import LOG_INTERVAL_S, StatLoggers
@@ -66,6 +68,10 @@ class AsyncLLM:
         is_first: the host has no other user yet.
         log_stats_interval: seconds between two lines of statistics.
         command: what the engine's process runs.
+
+    Attributes:
+        plugins: the plugin manager of this process; ``describe(all_processes=True)`` asks the
+            engine too, from any thread but the event loop's.
     """
 
     def __init__(
@@ -84,14 +90,16 @@ class AsyncLLM:
             host.calls.process_started(host.roles, self.vllm_config)
         self._loggers = StatLoggers.build(host, self.vllm_config)
         self._log_interval_s = log_stats_interval
+        self.plugins = host.pm
         self._client = EngineClient(engine_config, self.vllm_config, self._loggers.record)
         self._supervisor = EngineSupervisor(host, engine_config, self._client, command=command)
         self._live: dict[str, list[_Live]] = {}
         self._starting: asyncio.Task[InputProcessor] | None = None
         self._log_task: asyncio.Task[None] | None = None
         self._home = HomeProcess()
+        self._on_end = contextlib.ExitStack()
         self._finalizer = weakref.finalize(
-            self, _end, self._home, self._supervisor, self._loggers, host
+            self, _end, self._home, self._supervisor, self._loggers, host, self._on_end
         )
 
     @classmethod
@@ -156,6 +164,7 @@ class AsyncLLM:
             self._client.mark_dead(EngineDeadError(f"the engine did not start: {error}"))
             raise
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
+        self._on_end.enter_context(EngineReports(self._client).told_by(self.plugins))
         self._loggers.drop_inactive()
         self._loggers.log_engine_initialized()
         if self.engine_config.log_stats:
@@ -305,11 +314,18 @@ class AsyncLLM:
         return await self._client.collective_rpc(method, timeout, args, kwargs)
 
 
-def _end(home: HomeProcess, supervisor: EngineSupervisor, loggers: StatLoggers, host: Host) -> None:
+def _end(
+    home: HomeProcess,
+    supervisor: EngineSupervisor,
+    loggers: StatLoggers,
+    host: Host,
+    on_end: contextlib.ExitStack,
+) -> None:
     """Without the object, which may be gone: at the end of this process, or of its last
     reference."""
     if not home.is_here:
         return
     supervisor.abandon()
+    on_end.close()
     loggers.shutdown()
     host.release()

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hookserve.hookspecs import EngineLoad
+from hookserve.hookspecs.report import ProcessReport
 
 from .channel import AsyncChannel, ChannelClosed, ChannelError
 from .config import EngineConfig
@@ -211,12 +212,15 @@ class EngineClient:
         result: list[Any] = await self._call(call_id, message, timeout)
         return result
 
-    async def describe(self, timeout: float | None = 2.0) -> dict[str, list[dict[str, Any]]]:
-        """The live plugin reports of the engine's processes, by their names, as plain data."""
+    async def describe(self, timeout: float | None = 2.0) -> list[ProcessReport]:
+        """The live plugin reports of the engine's process and its workers'.
+
+        Raises:
+            EngineDeadError: no engine to ask.
+            TimeoutError: no answer within ``timeout`` seconds.
+        """
         call_id = next(self._call_ids)
-        reports: dict[str, list[dict[str, Any]]] = await self._call(
-            call_id, Describe(call_id), timeout
-        )
+        reports: list[ProcessReport] = await self._call(call_id, Describe(call_id), timeout)
         return reports
 
     # -- what the generation code uses ------------------------------------------------------
@@ -418,7 +422,7 @@ class EngineClient:
         elif isinstance(message, Described):
             future = self._calls.get(message.call_id)
             if future is not None and not future.done():
-                future.set_result(message.reports)
+                future.set_result(message.processes)
         else:
             logger.error("the engine sent an unexpected %s", type(message).__name__)
 

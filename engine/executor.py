@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hookserve.hookspecs.report import ProcessReport
+
 from .errors import ConfigError
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
@@ -66,9 +68,9 @@ class Executor:
         facts: dict[str, Any] = self.collective_rpc("describe")[0]
         return facts
 
-    def describe_plugins(self) -> dict[str, list[dict[str, Any]]]:
-        """The live plugin reports of each process that was started, by its name."""
-        return {}
+    def describe_plugins(self) -> list[ProcessReport]:
+        """The live plugin reports of each process that was started; here none is."""
+        return []
 
     def watched_fds(self) -> list[int]:
         """Descriptors that become readable when a worker ends; ``check_health`` then raises."""

@@ -29,7 +29,7 @@ from .sampling_rules import RequestOutputKind
 from .stat_loggers import LOG_INTERVAL_S
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import PluginSettings
+    from hookserve.hookspecs import PluginManager, PluginSettings
 
     from .text.tokenizer import Tokenizer
 
@@ -76,6 +76,11 @@ class LLM:
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._finalizer = weakref.finalize(self, engine.shutdown)
+
+    @property
+    def plugins(self) -> PluginManager:
+        """The plugin manager of this process."""
+        return self.llm_engine.plugins
 
     # -- generating -----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hookserve.hookspecs.report import ProcessReport
 from hookserve.hookspecs.settings import Denied, PluginSettings
 
 from .config import EngineConfig
@@ -61,7 +62,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Ask for the live plugin reports of this process."""
+    """Ask for the live plugin reports of this process and of those behind it."""
 
     call_id: int
 
@@ -87,7 +88,8 @@ class ManifestSent(msgspec.Struct, frozen=True, tag=True):
 
 
 class PluginsFailed(msgspec.Struct, frozen=True, tag=True):
-    """In place of ``Ready``, and the last message: these failed in a process behind the engine.
+    """In place of ``Ready``, and the last message: these failed or crashed in a process behind the
+    engine.
     Everything is to be started again without them."""
 
     failures: list[Denied]
@@ -222,8 +224,9 @@ class StepOutputs(msgspec.Struct, frozen=True, tag=True):
 
 class Described(msgspec.Struct, frozen=True, tag=True):
     call_id: int
-    reports: dict[str, list[dict[str, Any]]]
-    """By process: ``"engine"``, and ``"worker 0"`` and so on where workers are apart."""
+    processes: list[ProcessReport]
+    """This one, and those behind it: ``"engine"``, and ``"worker 0"`` and so on where workers are
+    apart."""
 
 
 class RpcResult(msgspec.Struct, frozen=True, tag=True):

@@ -6,7 +6,7 @@ The host calls hooks through ``calls``, and only the host registers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Literal, NoReturn, overload
 
 import pluggy
 
@@ -15,7 +15,7 @@ from .checks import Specs
 from .errors import HostError
 from .markers import INFO_ATTRIBUTE, PROJECT, HookInfo
 from .plugin import Plugin
-from .report import PluginReport
+from .report import PluginReport, ProcessReport
 
 
 def read_specs(module: object) -> dict[str, HookInfo]:
@@ -27,15 +27,35 @@ def read_specs(module: object) -> dict[str, HookInfo]:
 class PluginManager(pluggy.PluginManager):
     """A ``pluggy.PluginManager`` that also knows what the host knows of each plugin."""
 
-    def __init__(self, describe: Callable[[], list[PluginReport]]) -> None:
+    def __init__(self, report: Callable[[], ProcessReport]) -> None:
         super().__init__(PROJECT)
         self.add_hookspecs(specs)
         self.specs: Specs = read_specs(specs)
-        self._describe = describe
+        self.others: list[Callable[[], list[ProcessReport]]] = []
+        """How to ask the processes behind this one; whoever starts some adds to it."""
+        self._report = report
 
-    def describe(self) -> list[PluginReport]:
-        """A report about each plugin that was found, loaded or not, in call order."""
-        return self._describe()
+    @overload
+    def describe(self, all_processes: Literal[False] = ...) -> list[PluginReport]: ...
+
+    @overload
+    def describe(self, all_processes: Literal[True]) -> list[ProcessReport]: ...
+
+    def describe(self, all_processes: bool = False) -> list[PluginReport] | list[ProcessReport]:
+        """A report about each plugin that was found, loaded or not, in call order.
+
+        Args:
+            all_processes: ask the engine and its workers too, and return one report for each
+                process, this one first. It waits up to 2 s for an answer, and a process without one
+                says why in its ``problem``.
+
+        Raises:
+            HostError: on the thread of the event loop that the answer would come by.
+        """
+        report = self._report()
+        if not all_processes:
+            return report.plugins
+        return [report, *(other for ask in self.others for other in ask())]
 
     def adopt(self, plugin: Plugin) -> None:
         """Register a plugin that ``checks`` has accepted, under its identity."""

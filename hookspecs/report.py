@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .errors import traceback_of
-from .plugin import Plugin
+from .plugin import Implementation, Plugin
 from .types import ROLES
+
+if TYPE_CHECKING:
+    from .calls import Guard, Hook
+    from .registry import Claim, Registry
 
 
 class DeclarationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +29,10 @@ class DeclarationReport(msgspec.Struct, frozen=True, kw_only=True):
     used: bool = False
     """Whether the host has imported the target in this process."""
 
+    def state_text(self) -> str:
+        """The state; of one that won its name and was not needed so far that it was never used."""
+        return "never used" if self.state == "active" and not self.used else self.state
+
 
 class HookReport(msgspec.Struct, frozen=True, kw_only=True):
     """One hook that a plugin implements, with its counters in this process."""
@@ -33,7 +42,13 @@ class HookReport(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     called_here: bool
     """Whether the hook runs in a role of this process, and was not switched off."""
+    position: int | None = None
+    """Its place in the call order of this process, from 0; ``None`` where it is not called."""
     errors: int = 0
+    sampled: int = 0
+    """How many calls were timed."""
+    sampled_s: float = 0.0
+    """Seconds that those took together."""
     mean_us: float | None = None
     """Mean of the sampled calls, microseconds; ``None`` before the first sample."""
     switched_off: bool = False
@@ -75,6 +90,12 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
     patches: list[str] = []
     """The host's own attributes that it has replaced, as ``module:qualname``."""
 
+    def hooks_by_role(self) -> dict[str, list[str]]:
+        """The hooks that run in each of the roles that the plugin is loaded in."""
+        return {
+            role: [hook.name for hook in self.hooks if role in hook.roles] for role in self.roles
+        }
+
     def state_text(self) -> str:
         """State, and why, in a few words."""
         if self.state == "out":
@@ -98,9 +119,17 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plugin_report(
-    plugin: Plugin, hooks: list[HookReport], declarations: list[DeclarationReport]
+    plugin: Plugin,
+    hooks: Mapping[str, Hook],
+    guards: Mapping[str, Guard],
+    registries: Iterable[Registry],
 ) -> PluginReport:
-    """The report of a plugin, around what calls and registries know of it."""
+    """All that is known of a plugin: its record, what calls count and what registries decided.
+
+    Args:
+        hooks: every hook of the process, by name.
+        guards: the plugin's own implementations in this process, also where they are out by now.
+    """
     return PluginReport(
         identity=plugin.identity,
         name=plugin.name,
@@ -119,10 +148,53 @@ def plugin_report(
         before=list(plugin.facts.before),
         after=list(plugin.facts.after),
         commands=list(plugin.facts.commands),
-        hooks=hooks,
-        declarations=declarations,
+        hooks=[
+            _hook_report(each, hooks[each.info.name], guards.get(each.info.name))
+            for each in plugin.implementations
+        ],
+        declarations=[
+            _declaration_report(claim)
+            for registry in registries
+            for claim in registry.all_claims()
+            if claim.plugin is plugin
+        ],
         load_ms=plugin.load_ms,
         config=dict(plugin.config),
         warnings=list(plugin.warnings),
         patches=list(plugin.patches),
+    )
+
+
+def _hook_report(implementation: Implementation, hook: Hook, guard: Guard | None) -> HookReport:
+    """
+    Args:
+        guard: ``None``: the hook is never called in this process.
+    """
+    report = HookReport(
+        name=hook.info.name,
+        roles=list(hook.info.roles),
+        where=implementation.where,
+        called_here=guard in hook.guards,
+        position=hook.guards.index(guard) if guard in hook.guards else None,
+        switched_off=guard in hook.switched_off,
+    )
+    if guard is None:
+        return report
+    return msgspec.structs.replace(
+        report,
+        errors=guard.errors,
+        sampled=guard.sampled,
+        sampled_s=guard.sampled_s,
+        mean_us=guard.sampled_s / guard.sampled * 1e6 if guard.sampled else None,
+    )
+
+
+def _declaration_report(claim: Claim) -> DeclarationReport:
+    return DeclarationReport(
+        kind=claim.kind,
+        name=claim.name,
+        target=claim.target_text(),
+        state=claim.state,
+        overrides=claim.overrides,
+        used=claim.used,
     )

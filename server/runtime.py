@@ -72,6 +72,7 @@ class ServerRuntime:
     async def start(self) -> Ready:
         """Bring the engine up, give it to the endpoints, and open the gate."""
         self._on_stop.enter_context(contain())
+        self._on_stop.enter_context(self.serving.engine_reports.told_by(self.host.pm))
         ready = await self.supervisor.start()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
         self._drop_inactive()

@@ -179,7 +179,10 @@ def test_reports_and_calls_are_answered_between_steps(start):
     child.channel.send(Describe(1))
     described = child.expect(Described)
     assert described.call_id == 1
-    assert "hookserve:builtin:executors" in {r["identity"] for r in described.reports["engine"]}
+    (engine,) = described.processes
+    assert (engine.process, engine.pid) == ("engine", child.process.pid)
+    assert engine.roles == ["engine", "worker"]
+    assert "hookserve:builtin:executors" in {plugin.identity for plugin in engine.plugins}
     child.channel.send(CollectiveRpc(2, "check_health"))
     assert child.expect(RpcResult) == RpcResult(2, [True])
     child.channel.send(CollectiveRpc(3, "no_such_method"))

@@ -23,6 +23,7 @@ import torch
 
 from fake_engine import make_config
 from harness import process_parents, wait_until
+from hookserve.engine import multiproc_executor
 from hookserve.engine.channel import wait_readable
 from hookserve.engine.errors import WorkerError, WorkerPluginsError
 from hookserve.engine.executor import UniProcExecutor
@@ -282,14 +283,32 @@ def test_each_worker_reports_its_own_plugins(start: Start) -> None:
         "@hookimpl\ndef process_started(roles): ...\n"
     )
     reports = start(toy=source).describe_plugins()
-    assert list(reports) == ["worker 0", "worker 1"]
-    for found in reports.values():
-        (toy,) = [report for report in found if report["identity"] == "file:toy"]
-        assert toy["state"] == "active"
-        assert {hook["name"]: hook["called_here"] for hook in toy["hooks"]} == {
+    assert [report.process for report in reports] == ["worker 0", "worker 1"]
+    assert len({report.pid for report in reports}) == 2
+    for report in reports:
+        (toy,) = [plugin for plugin in report.plugins if plugin.identity == "file:toy"]
+        assert (report.roles, report.problem, toy.state) == (["worker"], None, "active")
+        assert {hook.name: hook.called_here for hook in toy.hooks} == {
             "register_model": True,
             "process_started": True,
         }
+
+
+def test_a_worker_that_does_not_answer_is_named_and_not_waited_for(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiproc_executor, "DESCRIBE_TIMEOUT_S", 0.2)
+    executor = start()
+    stopped = executor.workers[1].pid
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        answered, silent = executor.describe_plugins()
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert (answered.process, answered.problem) == ("worker 0", None)
+    assert (silent.process, silent.pid) == ("worker 1", stopped)
+    assert silent.problem == "no answer within 0.2 s"
+    assert executor.collective_rpc("describe"), "what it answers later is dropped"
 
 
 def test_a_worker_that_declares_something_else_stops_the_start(start: Start) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hookserve.hookspecs import HostError, hookimpl
 from hookserve.hookspecs.checks import IMPL_ATTRIBUTE
 from hookserve.hookspecs.manager import PluginManager
+from hookserve.hookspecs.report import ProcessReport
 
 
 def hook(**options: Any) -> Any:
@@ -239,7 +240,7 @@ def test_static_and_class_methods_and_other_names_are_hooks(make_host: Any) -> N
 
 
 def test_nothing_is_registered_behind_the_hosts_back() -> None:
-    pm = PluginManager(list)
+    pm = PluginManager(lambda: ProcessReport(process="front"))
     with pytest.raises(HostError, match="bootstrap"):
         pm.register(Waiting())
     with pytest.raises(HostError, match="bootstrap"):

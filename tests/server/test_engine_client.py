@@ -106,7 +106,7 @@ def test_calls_to_workers_answer_or_say_why(serve_script: Any) -> None:
                 await client.collective_rpc("nothing")
             with pytest.raises(RuntimeError, match="object"):
                 await client.collective_rpc("nothing", args=[object()])
-            assert await client.describe() == {"engine": [{"identity": "scripted"}]}
+            assert [report.process for report in await client.describe()] == ["engine"]
             with pytest.raises(TimeoutError, match="has not answered within 0 s"):
                 await client.collective_rpc("nothing", timeout=0)
 

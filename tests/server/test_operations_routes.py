@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -295,9 +296,12 @@ def test_a_logger_that_cannot_be_built_puts_its_plugin_out(serve_script: Any) ->
 def test_plugins_of_every_process(serve_script: Any) -> None:
     async def run() -> None:
         async with serve_script(say("a")) as served:
-            processes = (await served.http.get("/v1/plugins")).json()["processes"]
-        assert processes["engine"] == [{"identity": "scripted"}]
-        found = {each["identity"]: each["state"] for each in processes["front"]}
+            reply = (await served.http.get("/v1/plugins")).json()
+        assert reply["processes"]["engine"] == []
+        assert reply["roles"] == {"front": ["front"], "engine": ["engine", "worker"]}
+        assert reply["pids"] == {"front": os.getpid(), "engine": 1}
+        assert reply["unanswered"] == {}
+        found = {each["identity"]: each["state"] for each in reply["processes"]["front"]}
         assert found["hookserve:builtin:endpoints"] == "active"
         assert found["hookserve:builtin:executors"] == "other role"
 

@@ -36,6 +36,9 @@ from hookserve.engine.messages import (
     Start,
     StepOutputs,
 )
+from hookserve.hookspecs import Host, bootstrap
+from hookserve.hookspecs.crash_mark import CrashMark
+from hookserve.hookspecs.report import ProcessReport
 
 Script = Callable[[AddRequest], list[EngineCoreOutput]]
 """What the steps do for a request, in order."""
@@ -109,8 +112,8 @@ class ScriptedEngine:
                 self._plans.pop(message.request_id, None)
                 await self._report_idle()
             elif isinstance(message, Describe):
-                reports = {"engine": [{"identity": "scripted"}]}
-                await self._channel.send(Described(message.call_id, reports))
+                report = ProcessReport(process="engine", pid=1, roles=["engine", "worker"])
+                await self._channel.send(Described(message.call_id, [report]))
             elif isinstance(message, CollectiveRpc):
                 await self._channel.send(RpcResult(message.call_id, error="no such method"))
 
@@ -146,6 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode")
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--mark", type=int, required=True)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -157,25 +161,25 @@ def main() -> int:
     if arguments.mode == "refuse":
         channel.send(Failed(74, "tensor x is missing from the file"))
         return 74
-    send_manifest(channel, start, arguments.mode)
+    host = bootstrap({"engine", "worker"}, start.plugins, crash_mark=CrashMark.open(arguments.mark))
+    host.calls.process_started(host.roles, None)
+    send_manifest(channel, host, arguments.mode)
     try:
         assert isinstance(channel.recv(), Proceed)
         if arguments.mode == "slow":
             time.sleep(60)
         channel.send(make_ready(4096))
-        return loop(channel)
+        return loop(channel, host)
     except ChannelClosed:
         return 0
 
 
-def send_manifest(channel: Channel, start: Start, mode: str) -> None:
+def send_manifest(channel: Channel, host: Host, mode: str) -> None:
     """The real manifest of this process; ``plugin-fails`` says that the denied grow one by one."""
-    from hookserve.hookspecs import bootstrap
-
-    manifest = msgspec.to_builtins(bootstrap({"engine", "worker"}, start.plugins).manifest())
+    manifest = msgspec.to_builtins(host.manifest())
     if mode.startswith("plugin-fails:"):
         names = mode.removeprefix("plugin-fails:").split(",")
-        denied = {each.identity for each in start.plugins.denied}
+        denied = {each.identity for each in host.settings.denied}
         for name in names:
             if name not in denied:
                 manifest["plugins"] = [
@@ -188,9 +192,9 @@ def send_manifest(channel: Channel, start: Start, mode: str) -> None:
     channel.send(ManifestSent(manifest))
 
 
-def loop(channel: Channel) -> int:
+def loop(channel: Channel, host: Host) -> int:
     """Two tokens a request, one in each step, until told to stop. The prompt ``[9]`` never ends,
-    ``[8]`` kills this process."""
+    ``[8]`` kills this process, ``[7]`` tells plugins of a step."""
     num_steps = 0
     endless: list[str] = []
     while True:
@@ -204,6 +208,8 @@ def loop(channel: Channel) -> int:
             name = message.request_id
             if message.prompt_token_ids == [8]:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if message.prompt_token_ids == [7]:
+                host.calls.hooks["after_schedule"].tell(None)  # type: ignore[attr-defined]
             if message.prompt_token_ids == [9]:
                 endless.append(name)
             else:
