@@ -10,29 +10,33 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, NoReturn
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from .context import PluginContext, enter
+from .context import enter
 from .errors import PluginError, describe_error
+from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S
+from .guard import Guard as Guard
+from .home import Home
 from .markers import HookInfo
-from .notify_loop import SAMPLE_MASK, caught, compile_loop
+from .notify_loop import NotifyLoop, caught
 from .owned import Owned as Owned
-from .plugin import Implementation, Plugin
-from .plugin_thread import Outcome, PluginThread
+from .plugin import Plugin
+from .plugin_thread import Outcome
 from .request_calls import RequestCalls
 from .step_calls import StepCalls
 from .types import RequestRecord, Role
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 logger = logging.getLogger(__name__)
 
-OBSERVE_FAILURES = 5
-OBSERVE_WINDOW_S = 60.0
-FRONT_BUDGET_S = 5.0
 MAX_DECLARATIONS = 10_000
 """Of one hook of one plugin; more is a generator without an end."""
 
@@ -40,79 +44,31 @@ Refuse = Callable[[Plugin, HookInfo, str, BaseException], None]
 """``(plugin, hook, stage, error)``: puts the plugin out, or raises if the start must stop."""
 
 
-class Guard:
-    """One implementation of one hook, with its owner and its counters."""
-
-    __slots__ = (
-        "buffers",
-        "call",
-        "errors",
-        "failures",
-        "is_coroutine",
-        "plugin",
-        "sampled",
-        "sampled_s",
-        "thread",
-    )
-
-    def __init__(
-        self,
-        plugin: Plugin,
-        call: Callable[..., Any],
-        *,
-        is_coroutine: bool = False,
-        buffers: bool = False,
-    ) -> None:
-        self.plugin = plugin
-        self.call = call
-        """Takes the specification's arguments (without ``ctx``) by position."""
-        self.is_coroutine = is_coroutine
-        self.buffers = buffers
-        """Whoever calls it collects the text, and calls once."""
-        self.thread = PluginThread(f"plugin {plugin.identity}")
-        self.errors = 0
-        self.sampled = 0
-        self.sampled_s = 0.0
-        self.failures: deque[float] = deque(maxlen=OBSERVE_FAILURES)
-
-    def call_in_thread(self, args: tuple[Any, ...]) -> Future[Outcome]:
-        def work() -> Any:
-            with enter(self.plugin):
-                return self.call(*args)
-
-        return self.thread.call(work)
-
-
-def bind(implementation: Implementation, context: PluginContext) -> Callable[..., Any]:
-    """A callable that takes the hook's arguments by position and hands on those that the
-    implementation wants, in its order. The common shape costs nothing: the function itself."""
-    function, wanted = implementation.function, implementation.arguments
-    arguments = implementation.info.arguments
-    if wanted == arguments:
-        return function
-    sources = [None if name == "ctx" else arguments.index(name) for name in wanted]
-
-    def adapted(*given: Any) -> Any:
-        return function(*[context if at is None else given[at] for at in sources])
-
-    return adapted
-
-
 class Hook:
     """The implementations of one hook, in call order. An empty ``guards`` means that nobody
-    implements it: callers on a hot path test that one attribute."""
+    implements it: callers on a hot path test that one attribute.
+
+    Args:
+        refuse: what the failure policy of that name does.
+        budget_s: for one call of one implementation, seconds.
+        home: of the thread whose loop calls the hook; ``None``: no loop does.
+    """
 
     def __init__(
         self,
         info: HookInfo,
         guards: Iterable[Guard] = (),
         refuse: Refuse | None = None,
+        *,
+        budget_s: float = math.inf,
+        home: Home | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
         self.guards: tuple[Guard, ...] = tuple(guards)
         self.switched_off: tuple[Guard, ...] = ()
-        self.count = 0
+        self.budget_s = budget_s
+        self.home = home
         self._refuse = refuse
         self._clock = clock
         self._warned: set[Plugin] = set()
@@ -132,6 +88,7 @@ class Hook:
             RequiredPluginError: under ``refuse``, if the start must stop.
         """
         guard.errors += 1
+        guard.last_error = describe_error(error)
         policy, plugin = self.info.failure, guard.plugin
         if policy == "refuse" and self._refuse is not None:
             self._refuse(plugin, self.info, stage, error)
@@ -142,7 +99,7 @@ class Hook:
                 "plugin %s failed in %s: %s",
                 plugin.identity,
                 self.info.name,
-                describe_error(error),
+                guard.last_error,
             )
         else:
             raise self.plugin_error(guard, error) from error
@@ -151,51 +108,116 @@ class Hook:
         message = f"hook {self.info.name} raised {describe_error(error)}"
         return PluginError(guard.plugin.identity, "run", message)
 
+    def calls_of(self, guard: Guard) -> int:
+        """How often it was called so far."""
+        return guard.calls
+
     async def answer(self, guard: Guard, *args: Any) -> Any:
         """One implementation's answer within the budget: of a coroutine function on the event loop,
         of a plain function in a thread of its own.
 
         Raises:
-            TimeoutError: it took too long.
+            TimeoutError: it took too long; or an earlier call of it did, and still runs.
+            TypeError: it is not what the specification says.
             whatever it raises: ``failed`` is the caller's to call.
         """
-        import asyncio
+        import asyncio  # the command line never waits, and should not pay for this
 
-        budget = asyncio.timeout(FRONT_BUDGET_S)
+        guard.calls += 1
+        call: Future[Outcome] | None = None
+        started = perf_counter()
+        budget = asyncio.timeout(self.budget_s)
         try:
             with enter(guard.plugin):
                 async with budget:
                     if guard.is_coroutine:
                         result = guard.call(*args)
                     else:
-                        result = (await asyncio.wrap_future(guard.call_in_thread(args))).unwrap()
-                    return await result if inspect.isawaitable(result) else result
+                        call = guard.call_in_thread(args)
+                        result = (await asyncio.wrap_future(call)).unwrap()
+                    if inspect.isawaitable(result):
+                        result = await result
+                self._check(result)
         except caught() as error:
-            if budget.expired():
-                raise _too_long(FRONT_BUDGET_S) from error
-            raise
+            if not budget.expired():
+                raise
+            raise self._given_up(guard, call) from error
+        finally:
+            elapsed_s = perf_counter() - started
+            guard.sample(elapsed_s)
+        if elapsed_s > self.budget_s:  # it has blocked the event loop
+            self.slow(guard, elapsed_s)
+            raise TimeoutError(f"it took {elapsed_s:.1f} s; it has {self.budget_s:g} s")
+        return result
+
+    def _given_up(self, guard: Guard, call: Future[Outcome] | None) -> TimeoutError:
+        """What is said of a call that is not waited for any more."""
+        if call is None or call.done() and not call.cancelled():
+            return _too_long(self.budget_s)
+        if guard.thread.leave(call):
+            self.slow(guard, self.budget_s)
+            return _too_long(self.budget_s)
+        return TimeoutError(f"no turn within {self.budget_s:g} s: the calls before it take too long")
 
     def answer_now(self, guard: Guard, *args: Any) -> Any:
-        """One implementation's answer, for a caller that cannot wait.
+        """One implementation's answer, for a caller that cannot wait; over its budget the next one
+        is not asked for.
 
         Raises:
-            TypeError: it is an awaitable.
+            TypeError: it is an awaitable, or not what the specification says.
             whatever it raises: ``failed`` is the caller's to call.
         """
-        with enter(guard.plugin):
-            result = guard.call(*args)
-            if inspect.isawaitable(result):
-                _refuse_awaitable(self.info, result)
-        return result
+        guard.calls += 1
+        started = perf_counter()
+        try:
+            with enter(guard.plugin):
+                result = guard.call(*args)
+                if result is not None:
+                    self.refuse_awaitable(result)
+                    self._check(result)
+                return result
+        finally:
+            elapsed_s = perf_counter() - started
+            guard.sample(elapsed_s)
+            if elapsed_s > self.budget_s:
+                self.slow(guard, elapsed_s)
+
+    def refuse_awaitable(self, result: Any) -> None:
+        """
+        Raises:
+            TypeError: somebody would have to wait for the result, and this hook's caller cannot.
+        """
+        if not inspect.isawaitable(result):
+            return
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"hook {self.info.name} cannot wait, and was given an awaitable")
+
+    def _check(self, result: Any) -> None:
+        expects = self.info.expects
+        if not expects or result is None or isinstance(result, expects):
+            return
+        wanted = ", ".join(expected.__name__ for expected in expects)
+        raise TypeError(
+            f"{self.info.name} returned a {type(result).__name__}; expected {wanted} or None"
+        )
+
+    def slow(self, guard: Guard, elapsed_s: float) -> None:
+        """A call took longer than the budget: what can be done without is not called again."""
+        if self.info.failure in ("observe", "default"):
+            self.switch_off(
+                guard, f"one call took {elapsed_s:.1f} s; it has {self.budget_s:g} s"
+            )
 
     def _observe(self, guard: Guard, error: BaseException) -> None:
         plugin = guard.plugin
         if plugin not in self._warned:
             self._warned.add(plugin)
             logger.warning(
-                "plugin %s failed in %s; further failures are only counted",
+                "plugin %s failed in %s%s; further failures are only counted",
                 plugin.identity,
                 self.info.name,
+                ", and the default is kept" if self.info.failure == "default" else "",
                 exc_info=error,
             )
         now = self._clock()
@@ -224,12 +246,12 @@ class Collect(Hook):
         answers = []
         for guard in self.guards:
             try:
-                with enter(guard.plugin):
-                    value = guard.call(*args)
-                    if inspect.isgenerator(value):  # its body is the plugin's code too
+                value = self.answer_now(guard, *args)
+                if inspect.isgenerator(value):  # its body is the plugin's code too
+                    with enter(guard.plugin):
                         value = list(islice(value, MAX_DECLARATIONS + 1))
-                        if len(value) > MAX_DECLARATIONS:
-                            raise ValueError(f"yielded more than {MAX_DECLARATIONS} declarations")
+                    if len(value) > MAX_DECLARATIONS:
+                        raise ValueError(f"yielded more than {MAX_DECLARATIONS} declarations")
             except caught() as error:
                 self.failed(guard, error, "register")
             else:
@@ -238,28 +260,13 @@ class Collect(Hook):
 
 
 class First(Hook):
-    """Asked in order; the first answer that is not ``None`` counts. Called, each answer is awaited
-    before the next is asked; ``ask`` is for a caller that cannot wait."""
-
-    def ask(self, *args: Any) -> Owned | None:
-        for guard in self.guards:
-            try:
-                with enter(guard.plugin):
-                    value = guard.call(*args)
-            except caught() as error:
-                self.failed(guard, error)
-            else:
-                if value is not None:
-                    return Owned(guard.plugin, value)
-        return None
+    """Asked in order; each answer is awaited before the next is asked; the first that is not
+    ``None`` counts."""
 
     async def __call__(self, *args: Any) -> Owned | None:
         for guard in self.guards:
             try:
-                with enter(guard.plugin):
-                    value = guard.call(*args)
-                    if inspect.isawaitable(value):
-                        value = await _within(value, FRONT_BUDGET_S)
+                value = await self.answer(guard, *args)
             except caught() as error:
                 self.failed(guard, error)
             else:
@@ -274,22 +281,7 @@ class Pipeline(Hook):
     def __call__(self, value: Any, *rest: Any) -> Any:
         for guard in self.guards:
             try:
-                with enter(guard.plugin):
-                    changed = guard.call(value, *rest)
-            except caught() as error:
-                self.failed(guard, error)
-            else:
-                value = value if changed is None else changed
-        return value
-
-    async def run(self, value: Any, *rest: Any) -> Any:
-        """The same, for hooks whose implementations may return an awaitable."""
-        for guard in self.guards:
-            try:
-                with enter(guard.plugin):
-                    changed = guard.call(value, *rest)
-                    if inspect.isawaitable(changed):
-                        changed = await _within(changed, FRONT_BUDGET_S)
+                changed = self.answer_now(guard, value, *rest)
             except caught() as error:
                 self.failed(guard, error)
             else:
@@ -310,87 +302,70 @@ class Notify(Hook):
         info: HookInfo,
         guards: Iterable[Guard] = (),
         refuse: Refuse | None = None,
+        *,
+        budget_s: float = math.inf,
+        home: Home | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(info, guards, refuse, clock)
-        self._swap(self.guards)
+        super().__init__(info, guards, refuse, budget_s=budget_s, home=home, clock=clock)
+        self._loop = NotifyLoop(self, self.guards)
+
+    @property
+    def tell(self) -> Callable[..., None]:
+        return self._loop.tell
 
     def _swap(self, guards: Iterable[Guard]) -> None:
         super()._swap(guards)
-        self.tell: Callable[..., None] = compile_loop(
-            self, self.guards, self.info.arguments, FRONT_BUDGET_S
-        )
+        self._loop.end()
+        self._loop = NotifyLoop(self, self.guards)
+
+    def calls_of(self, guard: Guard) -> int:
+        return guard.calls + (self._loop.count if guard in self.guards else 0)
 
     async def run(self, *args: Any) -> None:
         """Tell all at once from an event loop, each within the budget: coroutine functions on the
         loop, plain functions in threads of their own."""
         import asyncio
 
-        self.count += 1
         await asyncio.gather(*[self._run_one(guard, args) for guard in self.guards])
 
     async def _run_one(self, guard: Guard, args: tuple[Any, ...]) -> None:
-        import asyncio
-
-        started = time.perf_counter()
-        budget = asyncio.timeout(FRONT_BUDGET_S)
         try:
-            with enter(guard.plugin):
-                async with budget:
-                    if guard.is_coroutine:
-                        result = guard.call(*args)
-                    else:
-                        result = (await asyncio.wrap_future(guard.call_in_thread(args))).unwrap()
-                    if inspect.isawaitable(result):
-                        await result
+            await self.answer(guard, *args)
         except caught() as error:
-            self.failed(guard, _too_long(FRONT_BUDGET_S) if budget.expired() else error)
-        elapsed_s = time.perf_counter() - started
-        if not self.count & SAMPLE_MASK:
-            guard.sampled += 1
-            guard.sampled_s += elapsed_s
-        if budget.expired() and not guard.is_coroutine:  # it still runs, and the next would wait
-            self.slow(guard, elapsed_s)
+            self.failed(guard, error)
 
-    def tell_within(self, budget_s: float, *args: Any) -> None:
+    def tell_within(self, *args: Any) -> None:
         """Tell all, one after the other, each in a thread of its own and within the budget."""
         for guard in self.guards:
-            call = guard.call_in_thread(args)
+            guard.calls += 1
             try:
-                self.check(call.result(budget_s).unwrap())
+                call = guard.call_in_thread(args)
+                try:
+                    outcome = call.result(self.budget_s)
+                except TimeoutError:
+                    raise self._given_up(guard, call) from None
+                self.refuse_awaitable(outcome.unwrap())
             except caught() as error:
-                self.failed(guard, error if call.done() else _too_long(budget_s))
+                self.failed(guard, error)
 
-    def slow(self, guard: Guard, elapsed_s: float) -> None:
-        """A timed call took longer than the budget: an observer is not called again."""
-        if self.info.failure == "observe":
-            self.switch_off(guard, f"one call took {elapsed_s:.1f} s")
-
-    def check(self, result: Any) -> None:
-        """What an observer returns means nothing, unless somebody would have to wait for it.
-
-        Raises:
-            TypeError: it is an awaitable, and this hook's caller cannot wait.
-        """
-        if inspect.isawaitable(result):
-            _refuse_awaitable(self.info, result)
-
-
-def _refuse_awaitable(info: HookInfo, result: Any) -> NoReturn:
-    if inspect.iscoroutine(result):
-        result.close()
-    raise TypeError(f"hook {info.name} cannot wait, and was given an awaitable")
+    def tell_elsewhere(self, *args: Any) -> None:
+        """Tell all, one after the other, in a thread that is not the loop's ``home``."""
+        for guard in self.guards:
+            started = perf_counter()
+            try:
+                with enter(guard.plugin):
+                    self.refuse_awaitable(guard.call(*args))
+            except caught() as error:
+                self.failed(guard, error)
+            elapsed_s = perf_counter() - started
+            guard.sample(elapsed_s)
+            if elapsed_s > self.budget_s:
+                self.slow(guard, elapsed_s)
 
 
 def _too_long(budget_s: float) -> TimeoutError:
     return TimeoutError(f"no end within {budget_s:g} s")
-
-
-async def _within(awaitable: Awaitable[Any], budget_s: float) -> Any:
-    import asyncio  # the command line never waits, and should not pay for this
-
-    async with asyncio.timeout(budget_s):
-        return await awaitable
 
 
 HOOK_CLASSES: dict[str, type[Hook]] = {
@@ -445,7 +420,7 @@ class Calls(RequestCalls, StepCalls):
         """
         hook, told = _notify(self.hooks, "shutdown"), frozenset(roles)
         if "front" in told:
-            hook.tell_within(FRONT_BUDGET_S, told)
+            hook.tell_within(told)
         else:
             hook.tell(told)
 

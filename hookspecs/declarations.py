@@ -5,6 +5,7 @@ Who wins a name is ``registry``'s.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
 """What the hook of each kind returns."""
 
 KINDS = tuple(EXPECTED)
+_VERB = re.compile(r"[a-z][a-z0-9-]*")
 
 SINGLE = frozenset({"platform"})
 """Kinds of which a plugin declares at most one."""
@@ -58,6 +60,13 @@ def claims_of(
         if not isinstance(name, str) or not name.strip():
             raise PluginError(
                 plugin.identity, "register", f"{info.name} declared {name!r}, expected a name"
+            )
+        if info.kind == "cli_command" and _VERB.fullmatch(name) is None:
+            raise PluginError(
+                plugin.identity,
+                "register",
+                f"{info.name} declared the verb {name!r}; expected one word of small letters, "
+                "digits and hyphens",
             )
         _check_target(plugin, info, name, target, process_roles)
         claims.append(Claim(info.kind, name, target, plugin, declaration))

@@ -242,13 +242,13 @@ def engine_config(config: Mapping[str, Any], ctx: PluginContext) -> Mapping[str,
     """
 
 
-@hookspec(call="pipeline", roles=("cli", "front"), failure="refuse")
+@hookspec(call="pipeline", roles=("cli",), failure="refuse")
 def cli_options(parser: ArgumentParser, ctx: PluginContext) -> ArgumentParser | None:
-    """Add options to ``server run``; only plugins whose ``hookserve.toml`` names the role cli. The
-    values are found in ``ctx.config``, under the options' own names.
+    """Add options to ``server run``; only plugins whose ``hookserve.toml`` names the role cli.
+    Their values are part of the plugin's own section, ``ctx.config``, in every process.
 
-    Returns: the parser, or ``None``.
-    Runs in: cli, front.
+    Returns: the parser that was given, or ``None``.
+    Runs in: cli.
     Called: while the parser of ``server run`` is built (pipeline).
     Fails: the plugin is out everywhere (refuse).
     Since: 1.0.

@@ -2,6 +2,8 @@
 
 Only the parser of the verb that was asked for is built, and a verb's own modules are imported when
 it runs: ``--help`` must stay quick and import neither torch nor a web framework nor a third party.
+Plugins are loaded here only for a verb that is not the program's own, and for the options that they
+add to ``server run``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ VERBS: dict[str, str] = {
     "run": "serve a model over an OpenAI-compatible HTTP API",
     "chat": "talk to a running server, or to one of its own",
     "bench": "measure a running server with fixed workloads",
-    "plugins": "list the plugins that are installed",
+    "plugins": "list the plugins that are installed, show them, find the one at fault",
 }
 
 
@@ -47,6 +49,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str], verb: str | None) -> int:
+    if verb is not None and verb not in VERBS and words[0] == verb:
+        from .plugin_verbs import run_plugin_verb
+
+        code = run_plugin_verb(words, VERBS)
+        if code is not None:
+            return code
+    parser, verbs = _parser(verb, asks_for_help=not {"-h", "--help"}.isdisjoint(words))
+    found = argparse.Namespace(notes=[], command=[])
+    if verb == "plugins":
+        words, found.command = _cut(words)
+    if verb in VERBS:
+        words = normalize(words)
+    if verb == "run":
+        from .plugin_options import add_plugin_options
+
+        found.plugin_options = add_plugin_options(verbs.choices[verb], words)
+    if verb in ("run", "chat"):
+        words, found.notes = sift(words, own=options_of(verbs.choices[verb]))
+    found, rest = parser.parse_known_args(words, found)
+    refuse_unknown(rest, verbs.choices[found.verb])
+    return int(_command(found.verb).run(found))
+
+
+def _parser(verb: str | None, *, asks_for_help: bool) -> tuple[Parser, Any]:
+    """The program's parser, and its list of verbs, of which only the one asked for is whole."""
     parser = Parser(prog="server", description="An inference server made of plugins.")
     parser.add_argument("--version", action=_VersionAction, help="print the version and leave")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
@@ -54,15 +81,17 @@ def _dispatch(words: list[str], verb: str | None) -> int:
         sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == verb:
             _command(name).add_arguments(sub)
-    notes: list[str] = []
-    if verb in ("run", "chat"):
-        words, notes = sift(normalize(words), own=options_of(verbs.choices[verb]))
-    elif verb in VERBS:
-        words = normalize(words)
-    found, rest = parser.parse_known_args(words)
-    refuse_unknown(rest, verbs.choices[found.verb])
-    found.notes = notes
-    return int(_command(found.verb).run(found))
+    if verb is None and asks_for_help:
+        from .plugin_verbs import add_stated_verbs
+
+        add_stated_verbs(verbs, VERBS)
+    return parser, verbs
+
+
+def _cut(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words before the first ``--``, and those behind it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 class _VersionAction(argparse.Action):

@@ -80,6 +80,7 @@ def _check_swallowed_model(names: list[str]) -> None:
 
 def run(found: argparse.Namespace) -> int:
     settings = resolve_settings(given_flags(found), notes=found.notes)
+    settings = found.plugin_options.apply(settings, found)
     settings.engine_args.log_color = use_color(settings)
     start_logging(settings)
     try:

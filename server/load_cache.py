@@ -80,7 +80,9 @@ def results_of(reports: Iterable[Mapping[str, object]]) -> dict[str, LoadResult]
     for report in reports:
         if report["group"] == "builtin" or report["state"] not in ("active", "out"):
             continue
-        plain = {key: report.get(key) for key in ("state", "stage", "error", "load_ms", "traceback")}
+        plain = {
+            key: report.get(key) for key in ("state", "stage", "error", "load_ms", "traceback")
+        }
         stamp = file_stamp(_text(report.get("version")), _text(report.get("file")))
         result = msgspec.convert({**plain, "stamp": stamp}, LoadResult)
         found[str(report["identity"])] = result
