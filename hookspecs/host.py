@@ -38,6 +38,7 @@ from .notify_loop import caught
 from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin
+from .plugin_config import PluginConfigError, convert_config
 from .registry import Claim, Registry, Say
 from .report import PluginReport, ProcessReport, plugin_report
 from .settings import Denied, PluginSettings
@@ -86,7 +87,7 @@ class Host:
         self.objects = tuple(objects)
         self.warnings: list[str] = []
         self.on_close: Callable[[Host], None] | None = None
-        self.pm = PluginManager(self.describe, self.report)
+        self.pm = PluginManager(self.report)
         self._strict = strict
         self._bootstrapped = False
         self._closed = False
@@ -163,6 +164,7 @@ class Host:
         for plugin in reversed(loaded):
             self.pm.adopt(plugin)
         self.calls = Calls(self._make_hooks(self._guards(loaded)))
+        self._configure()
         claims = self._collect()
         if "front" in self.roles:
             close_endpoints(claims, self.plugins, self.settings, self._say)
@@ -227,6 +229,22 @@ class Host:
             name: HOOK_CLASSES[info.call](info, guards.get(name, ()), self._refuse)
             for name, info in self.pm.specs.items()
         }
+
+    def _configure(self) -> None:
+        """Give each plugin its section as it wants it, before any other hook is called."""
+        hook = self.calls.hooks["settings_schema"]
+        assert isinstance(hook, Collect)
+        for plugin, schema in hook():
+            if schema is None:
+                continue
+            try:
+                self._contexts[plugin].config = convert_config(plugin, schema)
+            except PluginConfigError as error:
+                if self._strict:
+                    raise
+                self._put_out(plugin, "register", str(error), error)
+            except PluginError as error:
+                self._refuse(plugin, hook.info, "register", error)
 
     def _collect(self) -> list[Claim]:
         claims: list[Claim] = []
@@ -370,6 +388,10 @@ class Host:
                 self.registry("platform").claims(), self.settings.platform, self._say
             )
         return self._platform
+
+    def config_of(self, plugin: Plugin) -> Any:
+        """The plugin's own section of ``--plugin-config``, as its hooks find it in ``ctx.config``."""
+        return self._contexts[plugin].config
 
     def enter(self, owner: Plugin | str | None) -> AbstractContextManager[None]:
         """Attribute what happens inside to a plugin, given as such or by identity."""

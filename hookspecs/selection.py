@@ -4,6 +4,7 @@ they mean, and what the allow and deny lists do to each plugin before anything i
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -128,7 +129,7 @@ def _configure(plugins: Sequence[Plugin], config: Mapping[str, Any]) -> None:
                 f"--plugin-config: the section '{key}' must be an object of names and values"
             )
         given[plugin] = key
-        plugin.config = dict(section)
+        plugin.config = copy.deepcopy(dict(section))  # ours goes on to other processes
 
 
 def _put_out(plugins: Sequence[Plugin], settings: PluginSettings) -> None:
