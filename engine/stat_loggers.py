@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 from hookserve.hookspecs import Claim, Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.patience import START_UP_BUDGET_S
 from hookserve.hookspecs.plugin import Plugin
-from hookserve.hookspecs.plugin_thread import PluginThread
+from hookserve.hookspecs.plugin_thread import build_within
 
 from .messages import SchedulerStats
 from .stats import IterationStats
@@ -102,12 +101,10 @@ class StatLoggers:
         self._loggers = tuple(loggers)
 
     @classmethod
-    def build(
-        cls, host: Host, vllm_config: VllmConfig, *, budget_s: float = START_UP_BUDGET_S
-    ) -> StatLoggers:
+    def build(cls, host: Host, vllm_config: VllmConfig) -> StatLoggers:
         """Build every registered logger as ``cls(vllm_config, 0)``.
 
-        One that cannot be built, or not within ``budget_s`` seconds, puts its plugin out
+        One that cannot be built, or not within the time of a start-up hook, puts its plugin out
         (``host.deny``).
 
         Raises:
@@ -118,7 +115,7 @@ class StatLoggers:
             if claim.plugin.state != "active":
                 continue
             try:
-                instance = _build_one(host, claim, vllm_config, budget_s)
+                instance = _build_one(host, claim, vllm_config)
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
             except caught() as error:
@@ -167,7 +164,7 @@ class StatLoggers:
             self.log()
 
 
-def _build_one(host: Host, claim: Claim, vllm_config: VllmConfig, budget_s: float) -> Any:
+def _build_one(host: Host, claim: Claim, vllm_config: VllmConfig) -> Any:
     """A plugin's constructor runs in a thread: it cannot be interrupted, but left alone."""
     target = host.registry("stat_logger").resolve(claim.name)
 
@@ -177,11 +174,5 @@ def _build_one(host: Host, claim: Claim, vllm_config: VllmConfig, budget_s: floa
 
     if claim.plugin.is_builtin:
         return build()
-    under_way = PluginThread(f"stat logger {claim.name}").call(build)
-    try:
-        outcome = under_way.result(budget_s)
-    except TimeoutError:
-        raise PluginError(
-            claim.owner, "run", f"stat logger {claim.name} was not built within {budget_s:g} s"
-        ) from None
-    return outcome.unwrap()
+    budget_s = host.settings.startup_hook_timeout_s
+    return build_within(budget_s, claim.owner, f"stat logger {claim.name}", build)

@@ -6,10 +6,13 @@ A function cannot be interrupted, but one can stop waiting for it. What follows 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
+
+from .errors import PluginError
 
 
 class Outcome(NamedTuple):
@@ -24,6 +27,25 @@ class Outcome(NamedTuple):
         return self.result
 
 
+def build_within(budget_s: float, owner: str, what: str, build: Callable[[], Any]) -> Any:
+    """What ``build`` returns; it runs in a thread of its own and may be left alone there.
+
+    Args:
+        owner: the plugin's identity, for the error.
+        what: is built, for the error.
+
+    Raises:
+        PluginError: it took more than ``budget_s`` seconds.
+        whatever ``build`` raises.
+    """
+    under_way = PluginThread(what).call(build)
+    try:
+        outcome = under_way.result(budget_s)
+    except TimeoutError:
+        raise PluginError(owner, "run", f"{what} was not built within {budget_s:g} s") from None
+    return outcome.unwrap()
+
+
 class PluginThread:
     """One thread, made at the first call; calls run one after the other. It does not keep the
     process alive: a function that hangs ends with it."""
@@ -32,15 +54,40 @@ class PluginThread:
         self._name = name
         self._calls: SimpleQueue[tuple[Future[Outcome], Callable[[], Any]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._left: Future[Outcome] | None = None
+        self._left_at = 0.0
 
     def call(self, function: Callable[[], Any]) -> Future[Outcome]:
-        """Run the function there; a call that is cancelled before its turn does not run."""
+        """Run the function there; a call that is cancelled before its turn does not run.
+
+        Raises:
+            TimeoutError: at once, while a call runs that nobody waits for any more.
+        """
+        if self._left is not None and not self._left.done():
+            raise self._still_runs()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         future: Future[Outcome] = Future()
         self._calls.put((future, function))
         return future
+
+    def leave(self, call: Future[Outcome]) -> bool:
+        """Stop waiting for a call; whether it had begun. If so, those behind it fail at once."""
+        if call.cancel() or call.done():
+            return False
+        self._left, self._left_at = call, time.monotonic()
+        while True:
+            try:
+                waiting, _ = self._calls.get_nowait()
+            except Empty:
+                return True
+            if waiting.set_running_or_notify_cancel():
+                waiting.set_result(Outcome(None, self._still_runs()))
+
+    def _still_runs(self) -> TimeoutError:
+        since_s = time.monotonic() - self._left_at
+        return TimeoutError(f"a call of it that was given up {since_s:.1f} s ago still runs")
 
     def _run(self) -> None:
         while True:

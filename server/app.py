@@ -16,6 +16,7 @@ from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError, EngineDeadError, RequestError
 from hookserve.hookspecs import HostError, bootstrap, current
 
+from .authentication import Authentication
 from .errors import ApiError, on_api_error, on_engine_failure, on_http_exception
 from .limits import BodyLimits
 from .logging_setup import log_host, log_settings
@@ -32,7 +33,15 @@ def create_app(runtime: ServerRuntime) -> Starlette:
     ``app.state`` has ``serving``, ``health``, ``engine_client`` and ``plugins`` (the plugin
     manager).
     """
-    layers = [Middleware(RequestGuard, health=runtime.health), Middleware(BodyLimits)]
+    layers = [
+        Middleware(RequestGuard, health=runtime.health),
+        Middleware(BodyLimits),
+        Middleware(
+            Authentication, credentials=runtime.credentials, routes=runtime.endpoints.routes
+        ),
+    ]
+    if runtime.layers:
+        layers.append(Middleware(runtime.layers.wrap))
     origins = runtime.settings.allowed_origins
     if origins:
         layers.insert(

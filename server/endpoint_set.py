@@ -15,7 +15,7 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import EngineDeadError, RequestError
@@ -24,7 +24,9 @@ from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.notify_loop import caught
 
 from .errors import ApiError, ReplyCutShort
+from .exchange import Exchange
 from .plugin_tasks import PluginExit
+from .route_access import CoreRoute, Needs, needs_of_plugin, refusal_of, send_refusal
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -180,14 +182,27 @@ def _arrange(served: Iterable[Served]) -> list[BaseRoute]:
         for route in each.routes:
             for key in _keys(route):
                 _take(taken, key, each.claim.owner)
-            added.append(OwnedRoute(route, each.claim))
+            needs = needs_of_plugin(route, _stood_in_for(route, all_served))
+            added.append(OwnedRoute(route, each.claim, needs))
     core: list[BaseRoute] = []
     for each in all_served:
         if each.is_builtin:
             core += [route for route in each.routes if not _is_replaced(route, taken)]
     for route in added:
         _warn_if_hidden(route, core)
-    return [*core, *added]
+    return [*map(CoreRoute, core), *added]
+
+
+def _stood_in_for(route: BaseRoute, all_served: Iterable[Served]) -> list[BaseRoute]:
+    """The built-in routes that a plugin's route replaces."""
+    keys = set(_keys(route))
+    return [
+        core
+        for each in all_served
+        if each.is_builtin
+        for core in each.routes
+        if keys & set(_keys(core))
+    ]
 
 
 def _warn_if_hidden(added: OwnedRoute, core: Iterable[BaseRoute]) -> None:
@@ -239,9 +254,10 @@ def _keys(route: BaseRoute) -> list[_Key]:
 class OwnedRoute(BaseRoute):
     """A plugin's route: what it raises fails that request, and names the plugin."""
 
-    def __init__(self, route: BaseRoute, claim: Claim) -> None:
+    def __init__(self, route: BaseRoute, claim: Claim, needs: Needs) -> None:
         self.route = route
         self.claim = claim
+        self.needs = needs
         self._is_reported = False
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -264,7 +280,11 @@ class OwnedRoute(BaseRoute):
         return self.route.url_path_for(name, **path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = _Exchange(receive, send)
+        refusal = refusal_of(scope, self.needs)
+        if refusal is not None:
+            await send_refusal(refusal, scope, receive, send)
+            return
+        exchange = Exchange(receive, send)
         task = asyncio.current_task()
         if task is not None:
             task.set_name(f"{scope['path']} of plugin {self.claim.owner}")
@@ -289,33 +309,3 @@ class OwnedRoute(BaseRoute):
                 f"the plugin {self.claim.owner} failed with {type(cause).__name__}",
                 code="plugin_error",
             ) from None
-
-
-class _Exchange:
-    """How far the reply to one request is. Whoever is done without one must be gone."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self.is_started = False
-        self._is_complete = False
-        self._is_gone = False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self._is_gone = self._is_gone or message["type"] == "http.disconnect"
-        return message
-
-    async def send(self, message: Message) -> None:
-        self.is_started = self.is_started or message["type"] == "http.response.start"
-        await self._send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._is_complete = True
-
-    def check_end(self) -> None:
-        """Raises:
-        RuntimeError: the route ended, and its reply did not.
-        """
-        if not (self._is_complete or self._is_gone):
-            what = "the end of its reply" if self.is_started else "a reply"
-            raise RuntimeError(f"the route ended without {what}")

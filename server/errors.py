@@ -145,7 +145,12 @@ async def on_engine_failure(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Exception handler for Starlette's own 404 and 405, and for plugins' ``HTTPException``."""
     assert isinstance(error, HTTPException)
-    method, path = request.method, cut(request.url.path)
+    return http_failure(request.method, request.url.path, error).response()
+
+
+def http_failure(method: str, path: str, error: HTTPException) -> ApiError:
+    """What an ``HTTPException`` means, in the envelope."""
+    path = cut(path)
     if error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase:
         message, code = f"no route {method} {path}", "unknown_route"
     elif error.status_code == 405:
@@ -154,5 +159,4 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         code = "method_not_allowed"
     else:
         message, code = cut(error.detail), ""
-    failure = ApiError(error.status_code, message, code=code or None, headers=error.headers)
-    return failure.response()
+    return ApiError(error.status_code, message, code=code or None, headers=error.headers)

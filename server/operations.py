@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
-from hookserve.engine.errors import EngineDeadError
-
-from .errors import cut
 from .metrics import CONTENT_TYPE
 from .openai_request import serving_of
+from .route_access import ADMIN, EITHER, PUBLIC, ScopedRoute
 
 
 class HealthEndpoint:
@@ -22,25 +20,25 @@ class HealthEndpoint:
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Route("/livez", live, methods=["GET"]),
-            Route("/readyz", ready, methods=["GET"]),
-            Route("/health", ready, methods=["GET"]),
+            ScopedRoute("/livez", live, needs=PUBLIC, methods=["GET"]),
+            ScopedRoute("/readyz", ready, needs=PUBLIC, methods=["GET"]),
+            ScopedRoute("/health", ready, needs=PUBLIC, methods=["GET"]),
         ]
 
 
 class VersionEndpoint:
     def routes(self) -> list[BaseRoute]:
-        return [Route("/version", show_version, methods=["GET"])]
+        return [ScopedRoute("/version", show_version, needs=EITHER, methods=["GET"])]
 
 
 class MetricsEndpoint:
     def routes(self) -> list[BaseRoute]:
-        return [Route("/metrics", show_metrics, methods=["GET"])]
+        return [ScopedRoute("/metrics", show_metrics, needs=EITHER, methods=["GET"])]
 
 
 class PluginsEndpoint:
     def routes(self) -> list[BaseRoute]:
-        return [Route("/v1/plugins", show_plugins, methods=["GET"])]
+        return [ScopedRoute("/v1/plugins", show_plugins, needs=ADMIN, methods=["GET"])]
 
 
 async def live(request: Request) -> Response:
@@ -68,17 +66,19 @@ async def show_metrics(request: Request) -> Response:
 
 
 async def show_plugins(request: Request) -> Response:
-    """The live reports of every process. One that does not answer is named, with the reason."""
+    """The live reports of every process, by its name; of one that does not answer the reason."""
     serving = serving_of(request)
-    processes: dict[str, Any] = {"front": msgspec.to_builtins(serving.host.describe())}
-    unanswered: dict[str, str] = {}
-    try:
-        processes.update(await serving.client.describe())
-    except TimeoutError:
-        unanswered["engine"] = "no answer in time"
-    except (EngineDeadError, RuntimeError) as error:
-        unanswered["engine"] = cut(str(error))
-    return _json({"object": "list", "processes": processes, "unanswered": unanswered})
+    reports = [serving.host.report("front"), *await serving.engine_reports.ask()]
+    answered = [report for report in reports if report.problem is None]
+    return _json(
+        {
+            "object": "list",
+            "processes": {report.process: report.plugins for report in answered},
+            "roles": {report.process: report.roles for report in answered},
+            "pids": {report.process: report.pid for report in reports if report.pid is not None},
+            "unanswered": {r.process: r.problem for r in reports if r.problem is not None},
+        }
+    )
 
 
 def _json(value: Any) -> Response:

@@ -6,11 +6,12 @@ here. Plugins' routes find the same under ``request.state.request_id`` and ``.pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from starlette.types import Scope
 
+from hookserve.hookspecs import request_types
 from hookserve.hookspecs.request_types import Principal, RequestHead
 
 
@@ -21,8 +22,11 @@ def begin(scope: Scope, request_id: str) -> None:
     state["principal"] = None
 
 
-def set_principal(scope: Scope, principal: Principal | None) -> None:
-    _state(scope)["principal"] = principal
+def set_sender(scope: Scope, principal: Principal | None, grants: Set[request_types.Scope]) -> None:
+    """Note who sends the request and which scopes that gives it. Without this word it has none."""
+    state = _state(scope)
+    state["principal"] = principal
+    state["grants"] = frozenset(grants)
 
 
 def principal_of(scope: Scope) -> Principal | None:
@@ -30,6 +34,12 @@ def principal_of(scope: Scope) -> Principal | None:
     principal = _state(scope).get("principal")
     assert principal is None or isinstance(principal, Principal)
     return principal
+
+
+def grants_of(scope: Scope) -> frozenset[request_types.Scope]:
+    """The scopes of the request; all of them where every route is open."""
+    grants: frozenset[request_types.Scope] = _state(scope).get("grants", frozenset())
+    return grants
 
 
 def request_id_of(scope: Scope) -> str:

@@ -23,9 +23,11 @@ from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host
 
 from .app import create_app
+from .credentials import Credentials
 from .endpoint_set import EndpointSet
 from .errors import unavailable
 from .health import Health
+from .plugin_layers import PluginLayers
 from .plugin_tasks import contain
 from .serving import Serving
 from .settings import ServerSettings
@@ -61,6 +63,8 @@ class ServerRuntime:
         self.client = EngineClient(engine_config, self.vllm_config, self.loggers.record)
         self.health = Health(self.client)
         self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers)
+        self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
+        self.layers = PluginLayers.build(host, settings.middleware)
         self.endpoints = EndpointSet.build(host)
         self.supervisor = EngineSupervisor(
             host, engine_config, self.client, self.health.set_dead, command=command
@@ -72,6 +76,7 @@ class ServerRuntime:
     async def start(self) -> Ready:
         """Bring the engine up, give it to the endpoints, and open the gate."""
         self._on_stop.enter_context(contain())
+        logger.info("access    %s", self.credentials.summary())
         self._on_stop.enter_context(self.serving.engine_reports.told_by(self.host.pm))
         ready = await self.supervisor.start()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
@@ -91,6 +96,8 @@ class ServerRuntime:
 
     def _drop_inactive(self) -> None:
         """What was built of plugins that turned out to be broken since then."""
+        self.credentials.check()
+        self.layers.drop_inactive()
         self.endpoints.drop_inactive()
         self.loggers.drop_inactive()
 
