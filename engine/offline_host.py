@@ -57,7 +57,7 @@ def open_host(
     host = bootstrap(roles, wanted, objects=objects)
     is_first = host.hold()
     if is_first:
-        for line in dict.fromkeys((*host.warnings, *host.problems())):
+        for line in host.warnings:
             logger.warning("%s", line)
     return host, is_first
 

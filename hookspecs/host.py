@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from . import order, selection
-from .calls import HOOK_CLASSES, Calls, Collect, Guard, Hook, Owned, bind
-from .context import PluginContext, enter
+from .calls import HOOK_CLASSES, Calls, Collect, Hook, Owned
+from .context import RUNNING, PluginContext, enter
 from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
 from .discovery import discover
@@ -25,11 +26,14 @@ from .errors import (
     HostError,
     PluginConflictError,
     PluginError,
+    PluginSelectionError,
     RequiredPluginError,
     UnknownNameError,
     describe_error,
     did_you_mean,
 )
+from .guard import Guard, bind
+from .home import Home
 from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
@@ -39,9 +43,11 @@ from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin
 from .plugin_config import PluginConfigError, convert_config
+from .preferences import check_preferences, read_preferences
 from .registry import Claim, Registry, Say
 from .report import PluginReport, ProcessReport, plugin_report
 from .settings import Denied, PluginSettings
+from .startup_log import StartupLog
 from .transaction import Transactions
 from .types import ROLES, Role
 
@@ -98,27 +104,35 @@ class Host:
         self._guards_of: dict[Plugin, dict[str, Guard]] = {}
         self._instances: dict[type, object] = {}
         self._transactions = Transactions(self._say_of)
+        self._log = StartupLog(
+            speaks=strict,
+            of_failures=logging.INFO if self.roles <= _BEHIND_FRONT else logging.WARNING,
+        )
         self.plugins = discover(settings.files, objects)
-        if crash_mark is not None:
-            crash_mark.number(self.plugins)
+        self._log.discovered(self.plugins)
+        self._home = Home(self.plugins, crash_mark)
+        if strict and self.roles & _BEHIND_FRONT:
+            RUNNING.set(self._home)
         selection.apply_settings(self.plugins, settings)
+        self._preferences = read_preferences(settings.prefer, self.plugins)
         self._registries = self._make_registries()
         self.calls = Calls(self._make_hooks({}))
         self.plugins = self._ordered()
         self._skip_other_roles()
+        self._log.selected(self.plugins)
         if load:
             self._load()
+            self._log.ready(self.describe())
         self._bootstrapped = True
 
     # -- bootstrap ------------------------------------------------------------------------
 
     def _make_registries(self) -> dict[str, Registry]:
-        prefer = selection.preferences(self.settings.prefer, self.plugins, KINDS)
         return {
             info.kind: Registry(
                 info.kind,
                 chosen_by_name=info.kind not in NOT_CHOSEN_BY_NAME,
-                prefer=prefer.get(info.kind),
+                prefer=self._preferences.get(info.kind),
                 strict=self._strict,
                 say=self._say_for(info),
             )
@@ -171,9 +185,10 @@ class Host:
         self._fill(claims)
 
     def _load_one(self, plugin: Plugin) -> None:
+        patience_s = self.settings.startup_hook_timeout_s
         try:
             with (
-                nullcontext() if plugin.is_builtin else watched(plugin, "its import"),
+                nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
                 self._transactions.recording(plugin),
             ):
                 load_plugin(
@@ -188,8 +203,10 @@ class Host:
         twin = next((own for own in self._contexts if own.instance is plugin.instance), None)
         if twin is not None:
             plugin.state, plugin.reason = "superseded", f"is the same object as {twin.identity}"
+            self._log.superseded(plugin)
             return
         plugin.state = "active"
+        self._log.loaded(plugin)
         self._contexts[plugin] = PluginContext(
             plugin.identity,
             self.roles,
@@ -211,7 +228,7 @@ class Host:
                 call = bind(implementation, self._contexts[plugin])
                 if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
                     call = self._transactions.recorded(call, plugin, info)
-                    call = watch(call, plugin, f"hook {info.name}")
+                    call = watch(call, plugin, f"hook {info.name}", self.settings.budget_s(info))
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
                 guard = Guard(
                     plugin, call, is_coroutine=is_coroutine, buffers=implementation.buffer
@@ -225,8 +242,15 @@ class Host:
         }
 
     def _make_hooks(self, guards: dict[str, list[Guard]]) -> dict[str, Hook]:
+        home = self._home if self.roles & _BEHIND_FRONT else None
         return {
-            name: HOOK_CLASSES[info.call](info, guards.get(name, ()), self._refuse)
+            name: HOOK_CLASSES[info.call](
+                info,
+                guards.get(name, ()),
+                self._refuse,
+                budget_s=self.settings.budget_s(info),
+                home=home,
+            )
             for name, info in self.pm.specs.items()
         }
 
@@ -269,11 +293,23 @@ class Host:
         for claim in claims:
             if claim.plugin.state == "active":
                 try:
-                    self._registries[claim.kind].add(claim)
+                    is_new = self._registries[claim.kind].add(claim)
+                    self._log.registered(claim, is_new=is_new)
                 except PluginError as error:
                     self._put_out(claim.plugin, error.stage, error.message, error)
-        for registry in self._registries.values():
+        for kind, registry in self._registries.items():
             registry.decide()
+            if self._only is None:
+                self._check_preferences(self._preferences.get(kind, {}), registry)
+
+    def _check_preferences(self, preferred: Mapping[str, Plugin], registry: Registry) -> None:
+        try:
+            check_preferences(preferred, registry)
+        except PluginSelectionError as error:
+            if self._strict:
+                raise
+            self._say(str(error), self.roles)
+            self._log.decided(registry.all_claims())
 
     # -- failures -------------------------------------------------------------------------
 
@@ -374,6 +410,10 @@ class Host:
             f"the registry '{kind}' is filled in {', '.join(roles)}; this process is "
             f"{', '.join(sorted(self.roles))}"
         )
+
+    def preferred(self, kind: str) -> Mapping[str, Plugin]:
+        """Who has which name of a kind by the operator's word, if several want it."""
+        return self._preferences.get(kind, {})
 
     def platform(self) -> Claim:
         """The platform of this process: the one that the operator named, else a third party's,

@@ -49,5 +49,5 @@ def _settle(winner: Claim, claims: Sequence[Claim], say: Callable[[str], None]) 
             say(f"platform '{winner.name}': {winner.owner} overrides built-in {claim.owner}")
         else:
             claim.state = f"yielded to {winner.owner}"
-    winner.used = True
+    winner.note_use()
     return winner

@@ -59,6 +59,12 @@ class Claim:
     def target_text(self) -> str:
         return targets.target_text(self.target)
 
+    def note_use(self) -> None:
+        """The host imports the target, or chooses this claim."""
+        if not self.used:
+            logger.debug("plugin %s: first use of %s '%s'", self.owner, self.kind, self.name)
+        self.used = True
+
 
 class Registry:
     """The claims of one kind, in call order.
@@ -93,8 +99,10 @@ class Registry:
 
     # -- filling --------------------------------------------------------------------------
 
-    def add(self, claim: Claim) -> None:
+    def add(self, claim: Claim) -> bool:
         """Take a claim of a plugin; ``decide`` settles who wins.
+
+        Returns: whether it is new; the same plugin may say the same thing again.
 
         Raises:
             PluginError: if the same plugin already claims the name with another target.
@@ -103,7 +111,7 @@ class Registry:
             if other.name != claim.name or other.plugin is not claim.plugin:
                 continue
             if targets.same_target(other.target, claim.target):
-                return
+                return False
             raise PluginError(
                 claim.owner,
                 "register",
@@ -111,6 +119,7 @@ class Registry:
                 f"{claim.target_text()}",
             )
         self._claims.append(claim)
+        return True
 
     def register(self, name: str, target: Any, owner: Plugin | None = None) -> None:
         """A registration made by code that runs late; the owner is whoever is running.
@@ -281,7 +290,7 @@ class Registry:
                 f"{describe_error(error)}",
             ) from error
         if claim is not None:
-            claim.used = True
+            claim.note_use()
         self._resolved[name] = found
         return found
 

@@ -44,7 +44,9 @@ class HookReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the hook runs in a role of this process, and was not switched off."""
     position: int | None = None
     """Its place in the call order of this process, from 0; ``None`` where it is not called."""
+    calls: int = 0
     errors: int = 0
+    last_error: str | None = None
     sampled: int = 0
     """How many calls were timed."""
     sampled_s: float = 0.0
@@ -182,7 +184,9 @@ def _hook_report(implementation: Implementation, hook: Hook, guard: Guard | None
         return report
     return msgspec.structs.replace(
         report,
+        calls=hook.calls_of(guard),
         errors=guard.errors,
+        last_error=guard.last_error,
         sampled=guard.sampled,
         sampled_s=guard.sampled_s,
         mean_us=guard.sampled_s / guard.sampled * 1e6 if guard.sampled else None,

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from hookserve.engine.log import configure_logging
+from hookserve.engine.log import own_logging
 
 from .settings import Settings
 
@@ -22,8 +22,8 @@ def use_color(settings: Settings) -> bool:
 
 
 def start_logging(settings: Settings, role: str = "Front") -> logging.Logger:
-    """Set up the ``hookserve`` logger, and log what resolving the settings had to say."""
-    root = configure_logging(settings.server.log_level, role, color=use_color(settings))
+    """Set up the log of this process, and log what resolving the settings had to say."""
+    root = own_logging(settings.server.log_level, role, color=use_color(settings))
     log_settings(settings)
     return root
 
@@ -37,6 +37,6 @@ def log_settings(settings: Settings) -> None:
 
 
 def log_host(host: Host) -> None:
-    """What bootstrap found worth telling: overrides, closed endpoints, plugins that are out."""
-    for line in dict.fromkeys((*host.warnings, *host.problems())):
+    """What an operator should know: overrides, closed endpoints, what a plugin changed."""
+    for line in host.warnings:
         logger.warning("%s", line)
