@@ -18,6 +18,7 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .config_calls import ConfigCalls
 from .context import enter
 from .errors import PluginError, describe_error
 from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S
@@ -152,12 +153,14 @@ class Hook:
 
     def _given_up(self, guard: Guard, call: Future[Outcome] | None) -> TimeoutError:
         """What is said of a call that is not waited for any more."""
-        if call is None or call.done() and not call.cancelled():
+        if call is None or (call.done() and not call.cancelled()):
             return _too_long(self.budget_s)
         if guard.thread.leave(call):
             self.slow(guard, self.budget_s)
             return _too_long(self.budget_s)
-        return TimeoutError(f"no turn within {self.budget_s:g} s: the calls before it take too long")
+        return TimeoutError(
+            f"no turn within {self.budget_s:g} s: the calls before it take too long"
+        )
 
     def answer_now(self, guard: Guard, *args: Any) -> Any:
         """One implementation's answer, for a caller that cannot wait; over its budget the next one
@@ -205,9 +208,7 @@ class Hook:
     def slow(self, guard: Guard, elapsed_s: float) -> None:
         """A call took longer than the budget: what can be done without is not called again."""
         if self.info.failure in ("observe", "default"):
-            self.switch_off(
-                guard, f"one call took {elapsed_s:.1f} s; it has {self.budget_s:g} s"
-            )
+            self.switch_off(guard, f"one call took {elapsed_s:.2g} s; it has {self.budget_s:g} s")
 
     def _observe(self, guard: Guard, error: BaseException) -> None:
         plugin = guard.plugin
@@ -376,7 +377,7 @@ HOOK_CLASSES: dict[str, type[Hook]] = {
 }
 
 
-class Calls(RequestCalls, StepCalls):
+class Calls(ConfigCalls, RequestCalls, StepCalls):
     """A typed method for each hook that the host's users call; registration hooks are called by
     the host alone."""
 

@@ -14,12 +14,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from .home import Home
 from .plugin import Plugin
 from .types import Role
 
-# A one-element list, so that a loop over many plugins sets the variable once and then only the
-# element: setting a context variable costs as much as the guarded call itself.
-RUNNING: ContextVar[list[Plugin | None] | None] = ContextVar("hookserve_running", default=None)
+RUNNING: ContextVar[list[Plugin | None] | Home | None] = ContextVar(
+    "hookserve_running", default=None
+)
 
 _OWNER = "hookserve_owner"
 
@@ -27,7 +28,9 @@ _OWNER = "hookserve_owner"
 def running() -> Plugin | None:
     """The plugin whose code runs here, or ``None`` in the host's own code."""
     cell = RUNNING.get()
-    return None if cell is None else cell[0]
+    if cell is None:
+        return None
+    return cell.running() if isinstance(cell, Home) else cell[0]
 
 
 def owner_of(error: BaseException) -> str | None:
@@ -40,22 +43,23 @@ class enter:
     """Attribute what happens inside to the plugin, and what leaves it by an exception too. A
     class, since ``contextmanager`` would cost several times the guarded call."""
 
-    __slots__ = ("_plugin", "_token")
+    __slots__ = ("_outer", "_plugin", "_token")
 
     def __init__(self, plugin: Plugin | None) -> None:
         self._plugin = plugin
 
     def __enter__(self) -> None:
         plugin = self._plugin
-        self._token = RUNNING.set([plugin])
         if plugin is not None and plugin.slot is not None:
+            outer = running()  # not the slot's number: another thread may have written that
+            self._outer = 0 if outer is None else outer.number
             plugin.slot[0] = plugin.number
+        self._token = RUNNING.set([plugin])
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         RUNNING.reset(self._token)
         if self._plugin is not None and self._plugin.slot is not None:
-            outer = running()
-            self._plugin.slot[0] = 0 if outer is None else outer.number
+            self._plugin.slot[0] = self._outer
         if error is not None and self._plugin is not None and owner_of(error) is None:
             with contextlib.suppress(Exception):  # an exception may refuse attributes
                 setattr(error, _OWNER, self._plugin.identity)
@@ -70,9 +74,23 @@ class LastHandler(logging.StreamHandler[Any]):
             super().emit(record)
 
 
+class _Signed(logging.Filter):
+    """Lets all pass, with the plugin's identity as ``record.plugin``."""
+
+    def __init__(self, identity: str) -> None:
+        super().__init__()
+        self._identity = identity
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.plugin = self._identity
+        return True
+
+
 def plugin_logger(identity: str) -> logging.Logger:
     """The plugin's logger, ``hookserve.plugin.<identity>``, with a handler of last resort."""
     logger = logging.getLogger(f"hookserve.plugin.{identity.replace('.', '_')}")
+    if not any(isinstance(each, _Signed) for each in logger.filters):
+        logger.addFilter(_Signed(identity))
     if not any(isinstance(handler, LastHandler) for handler in logger.handlers):
         handler = LastHandler()
         handler.setFormatter(logging.Formatter(f"%(levelname)s [{identity}] %(message)s"))
@@ -86,7 +104,8 @@ class PluginContext:
     Attributes:
         identity: ``distribution:group:name``.
         roles: the roles of this process.
-        config: the plugin's own section of ``--plugin-config``; empty if there is none.
+        config: the plugin's own section of ``--plugin-config``, as an instance of what its
+            ``settings_schema`` states; without a schema a mapping, empty if there is no section.
         logger: a logger with a handler.
         stash: a dictionary of the plugin's own, one in each process.
     """
@@ -102,7 +121,7 @@ class PluginContext:
     ) -> None:
         self.identity = identity
         self.roles = roles
-        self.config = config
+        self.config: Any = config
         self.logger = plugin_logger(identity)
         self.stash: dict[str, Any] = {}
         self._cache_root = cache_root

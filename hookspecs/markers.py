@@ -35,6 +35,8 @@ class HookInfo(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure
     kind: str | None = None
     """The registry that its declarations fill."""
+    expects: tuple[type, ...] = ()
+    """What an answer that is not ``None`` must be an instance of; empty: its caller checks."""
     may_await: bool = False
     """Whether an implementation may be a coroutine function."""
     may_buffer: bool = False
@@ -47,6 +49,7 @@ def hookspec(
     roles: tuple[Role, ...],
     failure: Failure,
     kind: str | None = None,
+    expects: tuple[type, ...] = (),
     may_await: bool = False,
     may_buffer: bool = False,
 ) -> Callable[[F], F]:
@@ -63,6 +66,7 @@ def hookspec(
             roles=roles,
             failure=failure,
             kind=kind,
+            expects=expects,
             may_await=may_await,
             may_buffer=may_buffer,
         )

@@ -1,8 +1,8 @@
 """The loop of a ``notify`` hook, unrolled: one function for each set of implementations.
 
-A guarded call must not cost much more than the call itself, because later hooks run at every step
-of the engine. A plain loop over guards costs about a fifth more than this; the source is
-generated once, when the set of implementations changes, as ``dataclasses`` does for its methods.
+A guarded call must not cost much more than the call itself, because some hooks run at every step
+of the engine. The source is generated once, when the set of implementations changes, as
+``dataclasses`` does for its methods.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from time import perf_counter
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .context import RUNNING
+from .guard import Bound
 
 if TYPE_CHECKING:
     from .calls import Guard, Notify
@@ -23,16 +26,26 @@ if TYPE_CHECKING:
 def caught() -> tuple[type[BaseException], ...]:
     """What a guard catches of the exception that is being handled, for its ``except`` clause.
 
-    Only a real interrupt, a real cancellation and the end of a generator pass: they are the
-    program's. The same classes raised by the guarded code itself are its failure, as is a class
-    right under ``BaseException``: panics of compiled libraries are such classes.
+    Only a real interrupt, a real cancellation and the end of a coroutine or generator that waits
+    in the guard pass: they are the program's. The same classes raised by the guarded code itself
+    are its failure, as is a class right under ``BaseException``: panics of compiled libraries are
+    such classes.
     """
     error = sys.exc_info()[1]
     if isinstance(error, KeyboardInterrupt):
         passes = _is_interrupt(error)
+    elif isinstance(error, GeneratorExit):
+        passes = _is_closed(error, sys._getframe(1).f_code)
     else:
-        passes = isinstance(error, GeneratorExit) or _is_cancellation(error)
+        passes = _is_cancellation(error)
     return () if passes else (BaseException,)
+
+
+def _is_closed(error: GeneratorExit, guard: CodeType) -> bool:
+    """Whether the guard's own frame was closed: only one that waits can be, and then the exception
+    comes from no code inside."""
+    waits = guard.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)
+    return bool(waits) and error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def _is_interrupt(error: KeyboardInterrupt) -> bool:
@@ -60,73 +73,102 @@ def _is_cancellation(error: BaseException | None) -> bool:
 
 
 SAMPLE_MASK = 15
-"""One call in 16 is timed."""
+"""One call in 16 is timed; each is measured, since none may exceed the budget unnoticed."""
 
-_COUNT = """\
-    hook.count = count = hook.count + 1
-    if not count & {mask}:
-        timed({arguments})
-        return
-"""
 _BEGIN = """\
-    cell = [None]
-    token = enter(cell)
+    global count
+    count += 1
+"""
+_HERE = """\
+    if running() is not home:
+        elsewhere({arguments})
+        return
+    before = slot[0]
     try:
+        then0 = clock()
 """
 _EACH = """\
-        cell[0] = plugin{n}
+        slot[0] = {number}
         try:
-            result = call{n}({arguments})
+            result = call{n}({wanted})
             if result is not None:
                 check(result)
         except caught() as error:
             failed(guard{n}, error)
-"""
-_CLOCK = """\
-        now = clock()
-        elapsed = now - then
-        then = now
-        guard{n}.sampled += 1
-        guard{n}.sampled_s += elapsed
-        if elapsed > budget:
-            slow(guard{n}, elapsed)
+        then{next} = clock()
 """
 _END = """\
+        if then{n} - then0 > budget or not count & {mask}:
+            timed(count, ({times}))
     finally:
-        leave(token)
+        slot[0] = before
+"""
+_ELSEWHERE = """\
+    elsewhere({arguments})
 """
 
 
-def compile_loop(
-    hook: Notify, guards: Sequence[Guard], arguments: Sequence[str], budget_s: float
-) -> Callable[..., Any]:
-    """A function of the hook's arguments that calls every guard, attributes what runs to its
-    owner, hands results that are not ``None`` to ``hook.check`` and failures to ``hook.failed``.
-    One call in 16 is timed; a guard whose timed call took longer
-    than the budget is handed to ``hook.slow``."""
-    names = ", ".join(arguments)
-    plain, timed = "", "        then = clock()\n"
-    space: dict[str, Any] = {
-        "hook": hook,
-        "check": hook.check,
-        "failed": hook.failed,
-        "slow": hook.slow,
-        "budget": budget_s,
-        "clock": perf_counter,
-        "enter": RUNNING.set,
-        "leave": RUNNING.reset,
-        "caught": caught,
-    }
-    for n, guard in enumerate(guards):
-        each = _EACH.format(n=n, arguments=names)
-        plain += each
-        timed += each + _CLOCK.format(n=n)
-        space.update({f"plugin{n}": guard.plugin, f"call{n}": guard.call, f"guard{n}": guard})
-    count = _COUNT.format(arguments=names, mask=SAMPLE_MASK)
-    source = (
-        f"def timed({names}):\n{_BEGIN}{timed}{_END}\n"
-        f"def tell({names}):\n{count}{_BEGIN}{plain or '        pass'}\n{_END}"
-    )
-    exec(compile(source, f"<hook {hook.info.name}>", "exec"), space)
-    tell: Callable[..., Any] = space["tell"]
-    return tell
+class NotifyLoop:
+    """One set of implementations. ``tell`` takes the hook's arguments, calls every guard,
+    attributes what runs to its owner, hands results that are not ``None`` to
+    ``hook.refuse_awaitable``, failures to ``hook.failed`` and a guard over its budget to
+    ``hook.slow``. Outside of the hook's home it leaves all that to ``hook.tell_elsewhere``."""
+
+    def __init__(self, hook: Notify, guards: Sequence[Guard]) -> None:
+        self._hook, self._guards = hook, tuple(guards)
+        self._space: dict[str, Any] = {
+            "count": 0,
+            "running": RUNNING.get,
+            "home": hook.home,
+            "slot": None if hook.home is None else hook.home.slot,
+            "clock": perf_counter,
+            "budget": hook.budget_s,
+            "caught": caught,
+            "check": hook.refuse_awaitable,
+            "failed": hook.failed,
+            "elsewhere": hook.tell_elsewhere,
+            "timed": self._timed,
+        }
+        exec(compile(self._source(), f"<hook {hook.info.name}>", "exec"), self._space)
+        self.tell: Callable[..., None] = self._space["tell"]
+
+    @property
+    def count(self) -> int:
+        """How often all were told."""
+        count: int = self._space["count"]
+        return count
+
+    def end(self) -> None:
+        """Hand over the count to the guards; another loop takes the place of this one."""
+        for guard in self._guards:
+            guard.calls += self.count
+
+    def _source(self) -> str:
+        names = ", ".join(self._hook.info.arguments)
+        if not self._guards:
+            return f"def tell({names}):\n    pass\n"
+        head = f"def tell({names}):\n{_BEGIN}"
+        if self._hook.home is None:
+            return head + _ELSEWHERE.format(arguments=names)
+        calls = "".join(self._call(n, guard, names) for n, guard in enumerate(self._guards))
+        last = len(self._guards)
+        times = ", ".join(f"then{n}" for n in range(last + 1))
+        end = _END.format(n=last, mask=SAMPLE_MASK, times=times)
+        return head + _HERE.format(arguments=names) + calls + end
+
+    def _call(self, n: int, guard: Guard, names: str) -> str:
+        """The lines of one guard. One that wants other arguments gets them at once."""
+        function, wanted = guard.call, names
+        if isinstance(function, Bound):
+            wanted = ", ".join(f"ctx{n}" if name == "ctx" else name for name in function.wanted)
+            self._space[f"ctx{n}"] = function.context
+            function = function.function
+        self._space.update({f"call{n}": function, f"guard{n}": guard})
+        return _EACH.format(n=n, next=n + 1, number=guard.plugin.number, wanted=wanted)
+
+    def _timed(self, count: int, times: Sequence[float]) -> None:
+        for guard, then, now in zip(self._guards, times, times[1:], strict=False):
+            if not count & SAMPLE_MASK:
+                guard.sample(now - then)
+            if now - then > self._hook.budget_s:
+                self._hook.slow(guard, now - then)

@@ -13,16 +13,13 @@ from .plugin import Plugin
 
 logger = logging.getLogger(__name__)
 
-START_UP_BUDGET_S = 60.0
-
-
 @contextmanager
-def watched(plugin: Plugin, what: str) -> Iterator[None]:
+def watched(plugin: Plugin, what: str, budget_s: float) -> Iterator[None]:
     """Log a warning if the block takes longer than the budget, while it still runs."""
     timer = threading.Timer(
-        START_UP_BUDGET_S,
+        budget_s,
         logger.warning,
-        ("plugin %s: %s still runs after %g s", plugin.identity, what, START_UP_BUDGET_S),
+        ("plugin %s: %s still runs after %g s", plugin.identity, what, budget_s),
     )
     timer.daemon = True
     timer.start()
@@ -32,11 +29,13 @@ def watched(plugin: Plugin, what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def watch(call: Callable[..., Any], plugin: Plugin, what: str) -> Callable[..., Any]:
+def watch(
+    call: Callable[..., Any], plugin: Plugin, what: str, budget_s: float
+) -> Callable[..., Any]:
     """The same call, watched."""
 
     def watched_call(*args: Any) -> Any:
-        with watched(plugin, what):
+        with watched(plugin, what, budget_s):
             return call(*args)
 
     return watched_call

@@ -23,6 +23,11 @@ OBJECT_GROUP = "object"
 ENTRY_POINT_GROUP = "hookserve"
 
 
+def is_builtin(identity: str) -> bool:
+    """Whether it is the identity of one of the host's own plugins."""
+    return f":{BUILTIN_GROUP}:" in identity
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of a plugin before it is imported (``hookserve.toml``)."""

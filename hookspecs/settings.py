@@ -9,6 +9,11 @@ from typing import Any
 
 import msgspec
 
+from .markers import HookInfo
+
+CRASH_STAGE = "crash"
+"""Of a plugin whose code ran when a process ended without a word."""
+
 
 class Denied(msgspec.Struct, frozen=True):
     """A plugin that the parent put out in every process, and why."""
@@ -17,7 +22,7 @@ class Denied(msgspec.Struct, frozen=True):
     process: str
     """Where it failed: ``"front"``, ``"engine"``, ``"worker"``."""
     stage: str
-    """``"discover"``, ``"import"``, ``"register"``, ``"run"``."""
+    """``"discover"``, ``"import"``, ``"register"``, ``"run"``, ``"crash"``."""
     error: str
 
 
@@ -55,3 +60,9 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``--startup-hook-timeout``: for an import or one call of a hook of the start, seconds."""
     trace_hooks: str | None = None
     """``--trace-hooks``: log each call of what matches."""
+
+    def budget_s(self, info: HookInfo) -> float:
+        """For one call of one implementation of a hook, seconds."""
+        if info.failure == "refuse":
+            return self.startup_hook_timeout_s
+        return self.front_hook_timeout_s if "front" in info.roles else self.step_hook_timeout_s

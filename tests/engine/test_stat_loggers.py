@@ -62,11 +62,12 @@ def build(host: Host) -> StatLoggers:
     config: Any = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="m", max_model_len=10)
     )
-    return StatLoggers.build(host, config, budget_s=0.1)
+    return StatLoggers.build(host, config)
 
 
 def test_a_constructor_that_does_not_end_puts_its_plugin_out_and_no_other(hanging: Any) -> None:
-    host = Host(["front"], PluginSettings(allow=()), [hanging, QuietPlugin()])
+    settings = PluginSettings(allow=(), startup_hook_timeout_s=0.1)
+    host = Host(["front"], settings, [hanging, QuietPlugin()])
     started = time.monotonic()
     loggers = build(host)
     assert time.monotonic() - started < 5
@@ -79,7 +80,7 @@ def test_a_constructor_that_does_not_end_puts_its_plugin_out_and_no_other(hangin
 
 
 def test_it_stops_the_start_where_its_plugin_is_required(hanging: Any) -> None:
-    settings = PluginSettings(allow=(), require=("HangingPlugin",))
+    settings = PluginSettings(allow=(), require=("HangingPlugin",), startup_hook_timeout_s=0.1)
     host = Host(["front"], settings, [hanging])
     with pytest.raises(RequiredPluginError, match="not built within"):
         build(host)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 
 from hookserve.hookspecs import PluginError, RequestRecord, hookimpl, running
 from hookserve.hookspecs.calls import Collect, First, Guard, Notify, Pipeline, Refuse
-from hookserve.hookspecs.context import enter, owner_of
+from hookserve.hookspecs.context import RUNNING, enter, owner_of
+from hookserve.hookspecs.home import Home
 from hookserve.hookspecs.markers import HookInfo
 from hookserve.hookspecs.plugin import Plugin
 
@@ -26,13 +29,24 @@ def plugin(name: str) -> Plugin:
 
 
 def make(
-    kind: type, *functions: Callable[..., Any], refuse: Refuse | None = None, **info: Any
+    kind: type,
+    *functions: Callable[..., Any],
+    refuse: Refuse | None = None,
+    budget_s: float = 5.0,
+    is_home: bool = True,
+    **info: Any,
 ) -> Any:
     """A hook of one argument, with an implementation for each function, owned by its name."""
     facts = {"call": "notify", "roles": ("front",), "failure": "request", **info}
     known = HookInfo(name="hook", arguments=("value",), **facts)
-    guards = [Guard(plugin(function.__name__), function) for function in functions]
-    return kind(known, guards, refuse)
+    guards = [
+        Guard(plugin(each.__name__), each, is_coroutine=inspect.iscoroutinefunction(each))
+        for each in functions
+    ]
+    home = Home([guard.plugin for guard in guards])
+    if is_home:
+        RUNNING.set(home)
+    return kind(known, guards, refuse, budget_s=budget_s, home=home)
 
 
 def leave(value: Any) -> Any:
@@ -167,14 +181,6 @@ def test_a_pipeline_hands_each_result_on() -> None:
     assert make(Pipeline, increase, double)(5) == 12
 
 
-def test_a_pipeline_can_wait() -> None:
-    async def later(value: int) -> int:
-        await asyncio.sleep(0)
-        return value + 100
-
-    assert asyncio.run(make(Pipeline, double, later, unchanged, increase).run(5)) == 111
-
-
 def test_a_failing_pipeline_names_the_plugin() -> None:
     with pytest.raises(PluginError, match="file:fail"):
         make(Pipeline, double, fail)(5)
@@ -236,7 +242,7 @@ def test_a_cancellation_passes_only_if_somebody_cancelled() -> None:
 
     async def run() -> None:
         await told(make(Notify, cancel, failure="observe"))
-        task = asyncio.create_task(told(make(Pipeline, wait)))
+        task = asyncio.create_task(make(First, wait)(1))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -280,18 +286,33 @@ def test_every_call_counts_errors_and_one_in_16_is_timed() -> None:
     assert failing.guards[0].errors == 17
 
 
-def test_an_observer_over_its_budget_is_switched_off_after_the_timed_call(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_home", [True, False])
+@pytest.mark.parametrize("num_before", [0, 1, 14, 15])
+def test_the_one_observer_over_its_budget_is_found_at_the_call_that_showed_it(
+    num_before: int, is_home: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = iter(range(0, 1000, 6))
-    monkeypatch.setattr("hookserve.hookspecs.notify_loop.perf_counter", lambda: next(clock))
-    hook = make(Notify, unchanged, failure="observe")
-    for _ in range(15):
-        hook.tell(1)
-    assert len(hook.guards) == 1
-    hook.tell(1)
-    assert hook.guards == ()
-    assert "one call took 6.0 s" in caplog.text
+    told: list[Any] = []
+    slow_at: list[float] = []
+
+    def dawdles(value: Any) -> None:
+        if slow_at:
+            time.sleep(slow_at.pop())
+
+    hook = make(
+        Notify, told.append, dawdles, unchanged, failure="observe", budget_s=0.02, is_home=is_home
+    )
+    for n in range(num_before):
+        hook.tell(n)
+    assert len(hook.guards) == 3
+    slow_at.append(0.03)
+    hook.tell("slow")
+    assert [guard.plugin.name for guard in hook.guards] == ["append", "unchanged"]
+    hook.tell("later")
+    assert told == [*range(num_before), "slow", "later"]
+    (off,) = hook.switched_off
+    assert hook.calls_of(off) == num_before + 1
+    assert [hook.calls_of(guard) for guard in hook.guards] == [num_before + 2] * 2
+    assert "file:dawdles: hook hook is switched off: one call took 0.03 s" in caplog.text
 
 
 def test_a_hook_that_nobody_implements_does_nothing() -> None:
@@ -381,16 +402,14 @@ def test_request_finished_waits_for_coroutines_and_guards_them(
 
 
 def test_a_coroutine_that_never_ends_is_given_up(
-    make_host: Any, monkeypatch: pytest.MonkeyPatch
+    make_host: Any,
 ) -> None:
-    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.01)
-
     class Hangs:
         @hookimpl
         async def request_finished(self) -> None:
             await asyncio.Event().wait()
 
-    host = make_host(Hangs())
+    host = make_host(Hangs(), front_hook_timeout_s=0.01)
     asyncio.run(asyncio.wait_for(host.calls.request_finished(RECORD), 5))
     assert host.describe()[0].hooks[0].errors == 1
 
@@ -416,9 +435,8 @@ def test_a_plain_function_that_blocks_holds_up_nobody(make_host: Any) -> None:
 
 
 def test_a_plain_function_over_its_budget_is_left_behind_and_switched_off(
-    make_host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_host: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.05)
     released = threading.Event()
 
     class Hangs:
@@ -426,7 +444,7 @@ def test_a_plain_function_over_its_budget_is_left_behind_and_switched_off(
         def request_finished(self) -> None:
             released.wait(30)
 
-    host = make_host(Hangs())
+    host = make_host(Hangs(), front_hook_timeout_s=0.05)
     for _ in range(2):
         asyncio.run(asyncio.wait_for(host.calls.request_finished(RECORD), 5))
     released.set()
@@ -437,9 +455,8 @@ def test_a_plain_function_over_its_budget_is_left_behind_and_switched_off(
 
 
 def test_in_front_a_shutdown_that_hangs_is_left_behind(
-    make_host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_host: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("hookserve.hookspecs.calls.FRONT_BUDGET_S", 0.05)
     released = threading.Event()
     told = []
 
@@ -453,7 +470,7 @@ def test_in_front_a_shutdown_that_hangs_is_left_behind(
         def shutdown(self) -> None:
             told.append(released.is_set())
 
-    make_host(Hangs(), Other(), roles=["front"]).close()
+    make_host(Hangs(), Other(), roles=["front"], front_hook_timeout_s=0.05).close()
     released.set()
     assert told == [False]
     assert "object:Hangs failed in shutdown: TimeoutError: no end within 0.05 s" in caplog.text
