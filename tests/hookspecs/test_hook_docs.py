@@ -121,8 +121,10 @@ def test_every_hook_offers_ctx_last_and_is_one_the_host_calls(name: str) -> None
     if name in AT_BOOTSTRAP:
         assert info.kind in EXPECTED or name == "settings_schema"
     else:
-        method = getattr(Calls, name)
-        assert tuple(inspect.signature(method).parameters) == ("self", *info.arguments)
+        parameters = inspect.signature(getattr(Calls, name)).parameters.values()
+        # What is given by keyword alone is its caller's own business.
+        handed_on = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        assert handed_on == ["self", *info.arguments]
 
 
 # -- the host calls it, and the example of the page is right -------------------------------------
