@@ -19,6 +19,7 @@ from .errors import PeerLostError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from .attention_backend import AttentionBackend
     from .decode_groups import DecodeMemory
 
 
@@ -109,6 +110,8 @@ class ModelContext:
     block_size: int
     max_model_len: int | None = None
     """The longest sequence that will be served; ``None``: not known."""
+    attention_backend: type[AttentionBackend] | None = None
+    """What attention layers compute with; ``None``: the built-in one."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Modules that layers of this model share, such as rotary embeddings."""
 
@@ -125,9 +128,12 @@ def set_model_context(
     dtype: torch.dtype,
     block_size: int,
     max_model_len: int | None = None,
+    attention_backend: type[AttentionBackend] | None = None,
 ) -> Iterator[ModelContext]:
     """Within the block models may be built; the loader enters it."""
-    context = ModelContext(static_forward_context, dtype, block_size, max_model_len)
+    context = ModelContext(
+        static_forward_context, dtype, block_size, max_model_len, attention_backend
+    )
     token = _model.set(context)
     try:
         yield context

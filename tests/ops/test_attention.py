@@ -153,7 +153,7 @@ def test_many_decodes_of_very_different_lengths_equal_the_definition(
 
 def use_products(layer: Attention) -> None:
     """Whatever this machine would choose: the values are right everywhere, only slower on some."""
-    layer.by_matmul = True
+    layer.impl.by_matmul = True
 
 
 @pytest.mark.parametrize("window", [None, 295])
@@ -161,7 +161,7 @@ def test_the_way_by_products_equals_the_fused_one(window: int | None) -> None:
     fast, layers = make_layer(torch.bfloat16, per_layer_sliding_window=window)
     plain, _ = make_layer(torch.bfloat16, per_layer_sliding_window=window)
     use_products(fast)
-    plain.by_matmul = False
+    plain.impl.by_matmul = False
     one = Sequence(300, list(range(1, 76)), torch.bfloat16, 1)  # more rows than a chunk has
     two = Sequence(290, list(range(80, 153)), torch.bfloat16, 2)
     for batch in (

@@ -50,13 +50,13 @@ class Pair:
         for layer in (self.kept, self.plain):
             shape = layer.kv_cache_shape(NUM_BLOCKS, BLOCK)
             layer.bind_kv_cache(torch.zeros(shape, dtype=self.dtype))
-        gather = self.kept._gather
+        gather = self.kept.impl._gather
 
         def count(*args: Any) -> None:
             self.num_gathers += 1
             gather(*args)
 
-        self.kept._gather = count  # type: ignore[method-assign]
+        self.kept.impl._gather = count  # type: ignore[method-assign]
 
     def step(self, decodes: list[Decoding], prompt: Decoding | None = None) -> None:
         """One token of each of ``decodes``, all 5 of ``prompt``; the layers must agree."""
@@ -151,7 +151,7 @@ def test_sequences_of_very_different_lengths_stay_in_groups_of_their_own() -> No
     rows = [new_sequence(number, 350, length) for number, length in enumerate(lengths)]
     for _ in range(6):
         pair.step(rows)
-    kept = pair.kept._copies
+    kept = pair.kept.impl._copies
     assert kept is not None and len(kept.parts) == 2
 
 
@@ -159,4 +159,4 @@ def test_no_more_is_kept_than_a_part_of_the_cache() -> None:
     pair = Pair(torch.float32)
     everything = [new_sequence(number, 350, 1330) for number in range(5)]
     pair.step(everything)
-    assert pair.kept._copies is None
+    assert pair.kept.impl._copies is None
