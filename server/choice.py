@@ -7,6 +7,7 @@ from hookserve.engine.parallel_sampling import choose_best
 from hookserve.engine.text.output import TextDelta
 
 from .generation import Generation
+from .response_filter import ResponseFilter
 
 
 class Choice:
@@ -55,4 +56,25 @@ async def fold_choices(generation: Generation) -> list[Choice]:
         rivals = choices[start : start + per_prompt]
         ranked = choose_best([rival.cumulative_logprob for rival in rivals], n)
         best += [rivals[i] for i in ranked]
+    if generation.filter is not None:
+        return [await _filtered(generation.filter, *numbered) for numbered in enumerate(best)]
     return best
+
+
+async def _filtered(filter_: ResponseFilter, index: int, choice: Choice) -> Choice:
+    """A choice that was chosen at its end: its whole text at once, under the index that the client
+    sees."""
+    whole = TextDelta(
+        choice.text,
+        choice.token_ids,
+        choice.finish_reason,
+        choice.stop_reason,
+        stopped_by_text=False,
+        logprobs=choice.logprobs,
+        text_offsets=choice.text_offsets,
+    )
+    passed = await filter_.pass_on(index, whole)
+    assert passed is not None, "the end of a choice always goes on"
+    shown = Choice(choice.prompt_index)
+    shown.add(passed)
+    return shown

@@ -7,7 +7,6 @@ routes' business.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from types import TracebackType
 
@@ -20,10 +19,10 @@ from hookserve.engine.stats import Siblings
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.hookspecs import RequestRecord
 
+from .api_call import ApiCall, how_it_failed
 from .errors import ApiError, bad_request, cut, engine_failure
-from .serving import Serving
 
-_RANK = {None: 0, "stop": 1, "length": 2, "abort": 3, "error": 4}
+_RANK = {None: 0, "stop": 1, "length": 2, "content_filter": 3, "abort": 4, "error": 5}
 
 
 class ClientGone(Exception):
@@ -58,40 +57,28 @@ class Generation:
     """
 
     def __init__(
-        self,
-        serving: Serving,
-        *,
-        request_id: str,
-        route: str,
-        model: str,
-        prompts: list[list[int]],
-        params: list[SamplingParams],
-        priority: int = 0,
-        cache_salt: str | None = None,
+        self, call: ApiCall, prompts: list[list[int]], params: list[SamplingParams]
     ) -> None:
-        self.model = model
+        self.model = call.checked.model
         self.prompts = prompts
         self.n = params[0].n
         self.per_prompt = params[0].best_of or self.n
         self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
         """By prompt, once its first token is there."""
-        self._serving = serving
-        self._client = serving.client
-        self._request_id = request_id
-        self._route = route
-        self._priority = priority
-        self._cache_salt = cache_salt
+        self.filter = call.response_filter()
+        """What all that is returned goes through; ``deltas`` have, unless the best are to be
+        chosen among more."""
+        self._call = call
+        self._client = call.serving.client
         self._sink = OutputSink()
         self._sequences = [
-            _Sequence(index, each, OutputProcessor(serving.tokenizer, prompt, each))
+            _Sequence(index, each, OutputProcessor(call.serving.tokenizer, prompt, each))
             for index, (prompt, together) in enumerate(zip(prompts, params, strict=True))
             for each in fan_out(together)
         ]
         self._engine_ids: list[str] = []
         self._num_cached: dict[int, int] = {}
         self._finish_reason: str | None = None
-        self._arrival_time = time.time()
-        self._started = time.monotonic()
         self._ttft_s: float | None = None
 
     @property
@@ -111,6 +98,7 @@ class Generation:
 
     async def __aenter__(self) -> Generation:
         together = [Siblings(self.n, self.per_prompt) for _ in self.prompts]
+        wanted, principal = self._call.wanted, self._call.principal
         try:
             for index, sequence in enumerate(self._sequences):
                 sequence.engine_id = self._client.submit(
@@ -118,8 +106,9 @@ class Generation:
                     sequence.params,
                     self._sink,
                     index,
-                    priority=self._priority,
-                    cache_salt=self._cache_salt,
+                    priority=wanted.priority or 0,
+                    cache_salt=wanted.cache_salt,
+                    principal=None if principal is None else principal.name,
                     siblings=together[sequence.prompt_index],
                 )
                 self._engine_ids.append(sequence.engine_id)
@@ -137,8 +126,7 @@ class Generation:
         traceback: TracebackType | None,
     ) -> None:
         self._client.abort_now(self._engine_ids)
-        if self._engine_ids:
-            self._serving.report(self._record(error))
+        self._call.report(self._record(error))
 
     def cancel(self) -> None:
         """The client is gone: the engine is told at once, and ``deltas`` ends."""
@@ -154,6 +142,7 @@ class Generation:
             ClientGone: after ``cancel``.
         """
         num_open = len(self._sequences)
+        filter_ = self.filter if self.per_prompt == self.n else None
         while num_open:
             try:
                 index, output = await self._sink.get()
@@ -170,15 +159,24 @@ class Generation:
             delta = sequence.processor.push(
                 output.new_token_ids, output.finish_reason, output.stop_reason, output.logprobs
             )
+            if delta.stopped_by_text:
+                self._finish(sequence)
+            if filter_ is not None:
+                passed = await filter_.pass_on(index, delta)
+                if passed is None:
+                    continue
+                if passed.finish_reason is not None and delta.finish_reason is None:
+                    self._finish(sequence)  # a plugin ends it
+                delta = passed
             if delta.finish_reason is not None:
                 num_open -= 1
                 sequence.is_open = False
                 self._note_end(delta.finish_reason)
-                if delta.stopped_by_text:
-                    self._client.finish(
-                        sequence.engine_id, delta.finish_reason, sequence.processor.num_tokens
-                    )
             yield index, delta
+
+    def _finish(self, sequence: _Sequence) -> None:
+        """The engine does not know of an end that was found in the text."""
+        self._client.finish(sequence.engine_id, "stop", sequence.processor.num_tokens)
 
     def _note_tokens(self, sequence: _Sequence, output: EngineCoreOutput) -> None:
         """What comes with the first tokens, and whether what was asked for comes with all.
@@ -187,7 +185,7 @@ class Generation:
             ApiError: a worker left log-probabilities out.
         """
         if self._ttft_s is None:
-            self._ttft_s = time.monotonic() - self._started
+            self._ttft_s = self._call.elapsed_s
         index, params = sequence.prompt_index, sequence.params
         is_short = params.logprobs is not None and (
             len(output.logprobs or ()) != len(output.new_token_ids)
@@ -210,23 +208,16 @@ class Generation:
 
     def _record(self, error: BaseException | None) -> RequestRecord:
         reason, sentence = self._finish_reason, None
-        if isinstance(error, ApiError):
-            reason, sentence = "error", error.message
-        elif isinstance(error, Exception) and not isinstance(error, ClientGone):
-            reason, sentence = "error", type(error).__name__
+        if error is not None and not isinstance(error, ClientGone):
+            reason, sentence = how_it_failed(error)
         elif error is not None or any(sequence.is_open for sequence in self._sequences):
             reason = "abort"
-        return RequestRecord(
-            request_id=self._request_id,
-            route=self._route,
-            model=self.model,
+        return self._call.record(
+            reason,
+            sentence,
             num_prompt_tokens=self.num_prompt_tokens,
             num_completion_tokens=self.num_completion_tokens,
-            finish_reason=reason,
-            error=sentence,
-            arrival_time=self._arrival_time,
             ttft_s=self._ttft_s,
-            latency_s=time.monotonic() - self._started,
         )
 
 

@@ -21,6 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from hookserve.engine.stat_loggers import GuardedLogger, StatLoggers
 
@@ -145,18 +146,21 @@ class EngineMetrics:
 
 
 class MetricsPage:
-    """The metrics of all stat loggers in Prometheus' text format: of those that offer a registry
-    as their attribute ``registry``."""
+    """The server's own metrics and those of all stat loggers, in Prometheus' text format: of those
+    loggers that offer a registry as their attribute ``registry``."""
 
-    def __init__(self, loggers: StatLoggers) -> None:
+    def __init__(self, loggers: StatLoggers, *own: Collector) -> None:
         self._loggers = loggers
+        self._own = own
         self._told: set[tuple[str, str]] = set()
 
     def text(self) -> bytes:
-        """Of two metrics with one name the built-in one is shown, or the first."""
+        """Of two metrics with one name the server's own is shown, or a built-in one, or the
+        first."""
         taken: set[str] = set()
+        own = [render(collector, taken)[0] for collector in self._own]
         builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
-        return b"".join([self._text_of(each, taken) for each in builtin_first])
+        return b"".join([*own, *[self._text_of(each, taken) for each in builtin_first]])
 
     def _text_of(self, each: GuardedLogger, taken: set[str]) -> bytes:
         def read(instance: Any) -> tuple[bytes, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -13,10 +14,11 @@ from starlette.routing import BaseRoute, Route
 from hookserve.engine.request_limits import ContextLimits
 
 from . import wire_chat as wire
+from .api_call import Checked, open_call
 from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
-from .openai_request import read_request, reply_id, serving_of
+from .openai_request import reply_id
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_chat import ChatEvents, ChatRequest
@@ -30,37 +32,38 @@ class ChatCompletionsEndpoint:
 
 
 async def create_chat_completion(request: Request) -> Response:
-    serving = serving_of(request)
-    wanted, headers = await read_request(request, wire.DECODER)
+    async with open_call(request, PATH, wire.DECODER, _check) as call:
+        serving, wanted, checked = call.serving, call.wanted, call.checked
+        limits = serving.limits
+        prompt = await _token_prompt(serving, checked.prompt)
+        limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
+        params = sampling_params(
+            wanted,
+            serving.defaults,
+            limits,
+            max_tokens=[_max_tokens(limits, len(prompt), wanted)],
+            bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+            best_of=None,
+            logprobs=checked.num_logprobs,
+        )
+        return await ChatReply(call, [prompt], params).response(request)
+
+
+def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     model = serving.model_name(wanted.model)
     with_usage = check_stream_options(wanted)
-    limits = serving.limits
     num_logprobs = _num_logprobs(wanted)
-    num_top = limits.num_logprobs(num_logprobs, "top_logprobs")
+    num_top = serving.limits.num_logprobs(num_logprobs, "top_logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
-    prompt = await _token_prompt(serving, wanted)
-    limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
-    params = sampling_params(
-        wanted,
-        serving.defaults,
-        limits,
-        max_tokens=[_max_tokens(limits, len(prompt), wanted)],
-        bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
-        best_of=None,
-        logprobs=num_logprobs,
-    )
-    reply = ChatReply(
-        serving,
-        wanted,
-        request_id=request.state.request_id,
-        route=PATH,
-        model=model,
-        prompts=[prompt],
-        params=params,
-        num_top=num_top,
-    )
-    return await reply.response(request, with_usage, headers)
+    if not wanted.messages:
+        raise bad_request(
+            "the field 'messages' must hold at least one message",
+            param="messages",
+            code="missing_field",
+        )
+    messages = wire.template_messages(wanted.messages)
+    return Checked(model, messages, with_usage, num_logprobs, num_top)
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:
@@ -70,19 +73,13 @@ def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> 
     return limits.max_tokens(num_prompt, asked, None, path=path, prompt_path="messages")
 
 
-async def _token_prompt(serving: Serving, wanted: ChatRequest) -> list[int]:
+async def _token_prompt(serving: Serving, messages: list[dict[str, Any]]) -> list[int]:
     """The rendered chat as token ids.
 
     Raises:
-        ApiError: 400 for no messages, or for messages of which nothing is left.
+        ApiError: 400 for messages of which nothing is left.
     """
-    if not wanted.messages:
-        raise bad_request(
-            "the field 'messages' must hold at least one message",
-            param="messages",
-            code="missing_field",
-        )
-    prompt = await serving.encode_chat(wire.template_messages(wanted.messages))
+    prompt = await serving.encode_chat(messages)
     if not prompt:
         raise bad_request(
             "the chat template made nothing of these messages",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from starlette.requests import Request
@@ -12,11 +12,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from . import wire_completions as wire
+from .api_call import Checked, open_call
 from .choice import Choice, fold_choices
 from .errors import bad_request
 from .limits import MAX_PROMPTS, check_num_prompts
 from .openai_reply import Reply
-from .openai_request import read_request, reply_id, serving_of
+from .openai_request import reply_id
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_completions import CompletionEvents, CompletionRequest
@@ -31,41 +32,37 @@ class CompletionsEndpoint:
 
 
 async def create_completion(request: Request) -> Response:
-    serving = serving_of(request)
-    wanted, headers = await read_request(request, wire.DECODER)
-    model = serving.model_name(wanted.model)
-    with_usage = check_stream_options(wanted)
-    limits = serving.limits
-    num_logprobs = _num_logprobs(wanted)
-    num_top = limits.num_logprobs(num_logprobs, "logprobs")
-    check_server_side(wanted, serving.engine_config.scheduler.policy)
-    prompts = await _token_prompts(serving, wanted)
-    check_choices(wanted, len(prompts), wanted.best_of)
-    num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
-    limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
-    params = sampling_params(
-        wanted,
-        serving.defaults,
-        limits,
-        max_tokens=[
+    async with open_call(request, PATH, wire.DECODER, _check) as call:
+        serving, wanted, checked = call.serving, call.wanted, call.checked
+        limits = serving.limits
+        prompts = await _token_prompts(serving, checked.prompt)
+        num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
+        limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
+        max_tokens = [
             limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS, prompt_path=path)
             for path, prompt in prompts.items()
-        ],
-        bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
-        best_of=wanted.best_of,
-        logprobs=num_logprobs,
-    )
-    reply = CompletionReply(
-        serving,
-        wanted,
-        request_id=request.state.request_id,
-        route=PATH,
-        model=model,
-        prompts=list(prompts.values()),
-        params=params,
-        num_top=num_top,
-    )
-    return await reply.response(request, with_usage, headers)
+        ]
+        params = sampling_params(
+            wanted,
+            serving.defaults,
+            limits,
+            max_tokens=max_tokens,
+            bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+            best_of=wanted.best_of,
+            logprobs=checked.num_logprobs,
+        )
+        return await CompletionReply(call, list(prompts.values()), params).response(request)
+
+
+def _check(serving: Serving, wanted: CompletionRequest) -> Checked:
+    model = serving.model_name(wanted.model)
+    with_usage = check_stream_options(wanted)
+    num_logprobs = _num_logprobs(wanted)
+    num_top = serving.limits.num_logprobs(num_logprobs, "logprobs")
+    check_server_side(wanted, serving.engine_config.scheduler.policy)
+    prompts = _read_prompt(serving, wanted)
+    check_choices(wanted, len(prompts.texts) + len(prompts.token_lists), wanted.best_of)
+    return Checked(model, prompts, with_usage, num_logprobs, num_top)
 
 
 def _num_logprobs(wanted: CompletionRequest) -> int | None:
@@ -81,18 +78,26 @@ def _num_logprobs(wanted: CompletionRequest) -> int | None:
     return None if wanted.logprobs is False else wanted.logprobs
 
 
-async def _token_prompts(serving: Serving, wanted: CompletionRequest) -> dict[str, list[int]]:
+def _read_prompt(serving: Serving, wanted: CompletionRequest) -> Prompts:
+    """
+    Raises:
+        ApiError: 400 for a mixed list, too many prompts, or ids beyond the vocabulary.
+    """
+    _check_num_items(wanted.prompt, serving.engine_config.model.max_model_len)
+    prompts = split_prompt(wanted.prompt)
+    check_num_prompts(len(prompts.texts) + len(prompts.token_lists))
+    for path, ids in prompts.token_lists.items():
+        serving.limits.check_token_ids(ids, path)
+    return prompts
+
+
+async def _token_prompts(serving: Serving, given: Prompts) -> dict[str, list[int]]:
     """Every prompt as token ids, by its path, in the client's order.
 
     Raises:
-        ApiError: 400 for an empty prompt, a mixed list, or ids beyond the vocabulary.
+        ApiError: 400 for an empty prompt.
     """
-    _check_num_items(wanted.prompt, serving.engine_config.model.max_model_len)
-    texts, token_lists = split_prompt(wanted.prompt)
-    check_num_prompts(len(texts) + len(token_lists))
-    for path, ids in token_lists.items():
-        serving.limits.check_token_ids(ids, path)
-    prompts = token_lists or await serving.encode(texts)
+    prompts = given.token_lists or await serving.encode(given.texts)
     for path, prompt in prompts.items():
         if not prompt:
             raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
@@ -119,18 +124,22 @@ def _check_num_items(prompt: str | list[int | str | list[int]] | None, max_model
             )
 
 
-def split_prompt(
-    prompt: str | list[int | str | list[int]] | None,
-) -> tuple[dict[str, str], dict[str, list[int]]]:
-    """The prompt's texts and token lists by their path; one of the two is empty.
+class Prompts(NamedTuple):
+    """Texts and token lists by their path; one of the two is empty."""
 
+    texts: dict[str, str]
+    token_lists: dict[str, list[int]]
+
+
+def split_prompt(prompt: str | list[int | str | list[int]] | None) -> Prompts:
+    """
     Raises:
         ApiError: 400 for no prompt, an empty list, or a list of different kinds.
     """
     if prompt is None:
         raise bad_request("the field 'prompt' is required", param="prompt", code="missing_field")
     if isinstance(prompt, str):
-        return {"prompt": prompt}, {}
+        return Prompts({"prompt": prompt}, {})
     if not prompt:
         raise bad_request("prompt: the list is empty", param="prompt", code="empty_prompt")
     kind = type(prompt[0])
@@ -142,11 +151,11 @@ def split_prompt(
                 code="invalid_value",
             )
     if kind is int:
-        return {}, {"prompt": cast("list[int]", prompt)}
+        return Prompts({}, {"prompt": cast("list[int]", prompt)})
     named = {f"prompt[{i}]": item for i, item in enumerate(prompt)}
     if kind is str:
-        return cast("dict[str, str]", named), {}
-    return {}, cast("dict[str, list[int]]", named)
+        return Prompts(cast("dict[str, str]", named), {})
+    return Prompts({}, cast("dict[str, list[int]]", named))
 
 
 class CompletionReply(Reply):

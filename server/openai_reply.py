@@ -4,7 +4,7 @@ with a stream or with a whole reply. What either holds is each route's own."""
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from hookserve.engine.sampling_params import SamplingParams
 
+from .api_call import ApiCall
 from .generation import Generation
-from .serving import Serving
 from .streaming import EventStream, until_gone
-from .wire_common import SamplingFields, usage
+from .wire_common import usage
 from .wire_logprobs import LogprobsWriter
 
 
@@ -23,36 +23,18 @@ class Reply(abc.ABC):
     """What one request's reply shows of its generation.
 
     Args:
-        num_top: how many of the likeliest tokens are shown at each position; ``None``: nothing is
-            shown of generated tokens.
+        prompts, params: as ``Generation`` takes them.
     """
 
     def __init__(
-        self,
-        serving: Serving,
-        wanted: SamplingFields,
-        *,
-        request_id: str,
-        route: str,
-        model: str,
-        prompts: list[list[int]],
-        params: list[SamplingParams],
-        num_top: int | None,
+        self, call: ApiCall, prompts: list[list[int]], params: list[SamplingParams]
     ) -> None:
-        self.generation = Generation(
-            serving,
-            request_id=request_id,
-            route=route,
-            model=model,
-            prompts=prompts,
-            params=params,
-            priority=wanted.priority or 0,
-            cache_salt=wanted.cache_salt,
-        )
+        self.generation = Generation(call, prompts, params)
+        wanted = call.wanted
         as_ids = bool(wanted.return_tokens_as_token_ids)
-        self.writer = LogprobsWriter(serving.tokenizer, num_top, as_ids)
+        self.writer = LogprobsWriter(call.serving.tokenizer, call.checked.num_top, as_ids)
         self.with_ids = bool(wanted.return_token_ids)
-        self._is_streamed = bool(wanted.stream)
+        self._call = call
 
     @abc.abstractmethod
     def events(self, with_usage: bool) -> AsyncIterator[bytes]:
@@ -62,19 +44,17 @@ class Reply(abc.ABC):
     async def collect(self) -> bytes:
         """The JSON of the whole reply: the fold of the stream's deltas."""
 
-    async def response(
-        self, request: Request, with_usage: bool, headers: Mapping[str, str]
-    ) -> Response:
-        """Generate, and answer as the client asked.
-
-        Args:
-            with_usage: whether a stream ends with ``usage``.
+    async def response(self, request: Request) -> Response:
+        """Generate, unless a plugin refuses, and answer as the client asked.
 
         Raises:
-            ApiError: the engine could not go on.
+            ApiError: the engine could not go on; or of a plugin.
         """
-        if self._is_streamed:
-            return EventStream(self.generation, self.events(with_usage), headers)
+        await self._call.admit()
+        headers = self._call.headers
+        if self._call.wanted.stream:
+            events = self.events(self._call.checked.with_usage)
+            return EventStream(self.generation, events, headers)
         body = await until_gone(request.receive, self.generation, self.collect())
         return Response(body, headers=headers, media_type="application/json")
 

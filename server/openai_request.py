@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -18,9 +18,17 @@ MAX_BYTES_ON_LOOP = 64 * 2**10
 UNUSED_HEADER = "x-hookserve-unused"
 
 
-async def read_request(request: Request, decoder: RequestDecoder) -> tuple[Any, dict[str, str]]:
-    """The decoded request, and the headers that every reply to it carries.
+class Reading(NamedTuple):
+    """A request that was read."""
 
+    body: bytes
+    decoded: Any
+    headers: dict[str, str]
+    """Those that every reply to it carries."""
+
+
+async def read_request(request: Request, decoder: RequestDecoder) -> Reading:
+    """
     Raises:
         ApiError: 400, 408, 413 or 415.
     """
@@ -29,7 +37,8 @@ async def read_request(request: Request, decoder: RequestDecoder) -> tuple[Any, 
         decoded, unused = await asyncio.to_thread(decoder.decode, body)
     else:
         decoded, unused = decoder.decode(body)
-    return decoded, {UNUSED_HEADER: ", ".join(sorted(unused))} if unused else {}
+    headers = {UNUSED_HEADER: ", ".join(sorted(unused))} if unused else {}
+    return Reading(body, decoded, headers)
 
 
 def serving_of(request: Request) -> Serving:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import msgspec
+
 from hookserve.engine.engine_client import EngineClient
+from hookserve.engine.plugin_reports import EngineReports
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.text.bad_words import bad_words_token_ids
@@ -22,11 +25,12 @@ from hookserve.engine.text.chat_template import (
     render_chat,
 )
 from hookserve.engine.text.tokenizer import Tokenizer
-from hookserve.hookspecs import Host, RequestRecord
+from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
 
 from .errors import ApiError, bad_request, cut
 from .health import Health
 from .metrics import MetricsPage
+from .request_metrics import RequestMetrics
 
 T = TypeVar("T")
 NUM_TEXT_THREADS = 2
@@ -48,7 +52,9 @@ class Serving:
         self.tokenizer = tokenizer
         self.health = health
         self.loggers = loggers
-        self.metrics = MetricsPage(loggers)
+        self.request_metrics = RequestMetrics()
+        self.metrics = MetricsPage(loggers, self.request_metrics)
+        self.engine_reports = EngineReports(client)
         self.engine_config = client.engine_config
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
@@ -142,10 +148,34 @@ class Serving:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def report(self, record: RequestRecord) -> None:
-        """Tell plugins and loggers of a request that ended, without holding up its reply."""
+    def report(
+        self, record: RequestRecord, request: ApiRequest | None, principal: Principal | None
+    ) -> None:
+        """Tell metrics, loggers and plugins of a request that ended, without holding up its reply.
+
+        Args:
+            request: as plugins know it, if any wants to.
+        """
+        if request is not None and self.host.calls.hooks["metric_labels"].guards:
+            self._spawn(self._report_labelled(record, request, principal))
+        else:
+            self._count(record)
+            self._spawn(self.host.calls.request_finished(record))
+
+    async def _report_labelled(
+        self, record: RequestRecord, request: ApiRequest, principal: Principal | None
+    ) -> None:
+        labels: dict[str, str] = {}
+        claim = self.request_metrics.claim
+        for owned in await self.host.calls.metric_labels(request, principal, accept=claim):
+            labels.update(owned.value)
+        record = msgspec.structs.replace(record, labels=labels)
+        self._count(record)
+        await self.host.calls.request_finished(record)
+
+    def _count(self, record: RequestRecord) -> None:
+        self.request_metrics.observe(record)
         self.loggers.request_finished(record)
-        self._spawn(self.host.calls.request_finished(record))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
