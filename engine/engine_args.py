@@ -10,6 +10,7 @@ that a platform changed with the struct is ``config_changes``'; reading flags is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,7 @@ from .model_choices import (
     resolve_tokenizer,
     text_config_of,
 )
+from .plugin_arguments import ask_plugins
 from .plugin_code import import_platform
 from .rank_choice import choose_executor
 from .setting import Setting
@@ -214,6 +216,8 @@ class EngineArgs:
     disable_log_stats: bool = False
     log_color: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    plugins_asked: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the hook ``engine_config`` has had its say about these."""
 
     @classmethod
     def from_cli_settings(
@@ -260,7 +264,8 @@ class EngineArgs:
         )
 
     def create_engine_config(self, host: Host | None = None) -> EngineConfig:
-        """Resolve everything and return what the engine process is started with.
+        """Resolve everything and return what the engine process is started with; plugins change
+        the arguments before by the hook ``engine_config``, and the platform the result.
 
         Args:
             host: the plugins; ``None``: those of this process, or of one that lasts as long.
@@ -269,14 +274,16 @@ class EngineArgs:
             HookserveError: a setting, a model file or an architecture that cannot work.
             hookserve.hookspecs.PluginError: a plugin that failed, by identity.
         """
+        from .offline_host import any_host
+
+        with any_host() if host is None else nullcontext(host) as found:
+            return ask_plugins(self, found)._resolve(found)
+
+    def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
         from .model_files import check_not_quantized, read_model_files
         from .model_registry import check_architecture
-        from .offline_host import any_host
 
-        if host is None:
-            with any_host() as found:
-                return self.create_engine_config(found)
         check_limits(self)
         claim = host.platform()
         platform = import_platform(claim, host)

@@ -139,25 +139,3 @@ def _put_out(plugins: Sequence[Plugin], settings: PluginSettings) -> None:
         if plugin is not None:
             plugin.fail(denied.stage, denied.error)
             plugin.reason = f"it failed in the {denied.process} process"
-
-
-def preferences(
-    entries: Iterable[str], plugins: Sequence[Plugin], kinds: Sequence[str]
-) -> dict[str, dict[str, Plugin]]:
-    """``KIND:NAME=IDENTITY`` as kind to name to plugin.
-
-    Raises:
-        PluginSelectionError: at an entry of another form, an unknown kind or plugin.
-    """
-    chosen: dict[str, dict[str, Plugin]] = {}
-    for entry in entries:
-        left, equals, identity = entry.strip().rpartition("=")
-        kind, colon, name = left.partition(":")
-        if not (equals and colon and kind and name):
-            raise PluginSelectionError(f"--prefer: '{entry}' is not of the form KIND:NAME=IDENTITY")
-        if kind not in kinds:
-            raise PluginSelectionError(
-                f"--prefer: unknown kind '{kind}'{did_you_mean(kind, list(kinds))}"
-            )
-        chosen.setdefault(kind, {})[name] = select(identity, plugins, "--prefer")
-    return chosen

@@ -10,7 +10,8 @@ import pytest
 
 from hookserve.hookspecs import Denied, PluginSelectionError, PluginSettings, hookimpl
 from hookserve.hookspecs.plugin import Facts, Plugin
-from hookserve.hookspecs.selection import apply_settings, preferences, select
+from hookserve.hookspecs.preferences import read_preferences
+from hookserve.hookspecs.selection import apply_settings, select
 from plugin_folder import install_plugin
 
 
@@ -185,7 +186,7 @@ def test_what_failed_elsewhere_is_out_here_with_the_reason(plugins: list[Plugin]
 
 
 def test_a_preference_is_read_by_kind_and_name(plugins: list[Plugin]) -> None:
-    chosen = preferences(["model:A:B=toy-two/alone"], plugins, ["model"])
+    chosen = read_preferences([" model:A:B=toy-two/alone"], plugins)
     assert chosen == {"model": {"A:B": plugins[4]}}
 
 
@@ -196,13 +197,15 @@ def test_a_preference_is_read_by_kind_and_name(plugins: list[Plugin]) -> None:
         ("A=alone", "not of the form KIND:NAME=IDENTITY"),
         ("modle:A=alone", "unknown kind 'modle'; did you mean model"),
         ("model:A=alnoe", "did you mean alone"),
+        ("stat_logger:A=alone", "'stat_logger' is not chosen by name: every one of them is used"),
+        ("model:A=alone,model:A=hello", "model:A is given to toy-two:hookserve:alone and to file:"),
     ],
 )
 def test_a_preference_that_fits_nothing_is_refused(
     entry: str, words: str, plugins: list[Plugin]
 ) -> None:
     with pytest.raises(PluginSelectionError, match=words):
-        preferences([entry], plugins, ["model"])
+        read_preferences(entry.split(","), plugins)
 
 
 @pytest.mark.parametrize(

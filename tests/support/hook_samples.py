@@ -90,7 +90,9 @@ SAMPLES: Mapping[str, Sample] = {
     "process_started": Sample(lambda: (frozenset({"worker"}), None)),
     "engine_config": Sample(
         lambda: ({"model": "m", "max_num_seqs": 256, "seed": 0},),
-        lambda answer: answer != {"model": "m", "max_num_seqs": 256, "seed": 0},
+        lambda answer: (
+            {name: change.value for name, change in answer.items()} == {"max_num_seqs": 64}
+        ),
     ),
     "cli_options": Sample(
         lambda: (argparse.ArgumentParser(add_help=False),),
