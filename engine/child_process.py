@@ -1,7 +1,8 @@
 """A child process of ours, seen from both ends: how its parent starts it, and how it lives.
 
 ``spawn`` is the parent's end; ``ChildProcess`` and ``run_child`` are the child's, which is a module
-run as ``python -P -m MODULE --fd N``. What the two say to each other is their own business.
+run as ``python -P -m MODULE --fd N --mark M``. What the two say to each other is their own
+business.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from hookserve.hookspecs.context import owner_of
+from hookserve.hookspecs.crash_mark import CrashMark
 from hookserve.hookspecs.errors import HostError, describe_error
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.plugin import is_builtin
+from hookserve.hookspecs.settings import CRASH_STAGE, Denied
 
 from .channel import Channel, ChannelClosed
 from .errors import EX_SOFTWARE, HookserveError
@@ -46,23 +50,24 @@ def module_command(module: str) -> tuple[str, ...]:
 
 
 def spawn(
-    command: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str], environment: Mapping[str, str], mark: CrashMark
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start ``command --fd N``; the process, and this end of the socketpair whose other end N is.
+    """Start ``command --fd N --mark M``; the process, and this end of the socketpair whose other
+    end N is.
 
-    The child inherits the environment given and its end of the pair, and nothing else. The kernel
-    ends it with the *thread* that started it, so outside of the main thread a thread of its own
-    does that, and stays as long as the child.
+    The child inherits the environment given, its end of the pair and the mark in which it leaves
+    word of whose code it runs, and nothing else. The kernel ends it with the *thread* that started
+    it, so outside of the main thread a thread of its own does that, and stays as long as the child.
 
     Raises:
         OSError: the system starts no process.
     """
     if sys.platform != "linux" or threading.current_thread() is threading.main_thread():
-        return _spawn_here(command, environment)
+        return _spawn_here(command, environment, mark)
     started: Future[tuple[subprocess.Popen[bytes], socket.socket]] = Future()
     threading.Thread(
         target=_spawn_and_stay,
-        args=(command, environment, started),
+        args=(command, environment, mark, started),
         name=f"spawner of {command[-1]}",
         daemon=True,
     ).start()
@@ -70,14 +75,14 @@ def spawn(
 
 
 def _spawn_here(
-    command: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str], environment: Mapping[str, str], mark: CrashMark
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             process = subprocess.Popen(
-                [*command, "--fd", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [*command, "--fd", str(theirs.fileno()), "--mark", str(mark.fileno())],
+                pass_fds=(theirs.fileno(), mark.fileno()),
                 stdin=subprocess.DEVNULL,
                 env=environment,
             )
@@ -90,10 +95,11 @@ def _spawn_here(
 def _spawn_and_stay(
     command: Sequence[str],
     environment: Mapping[str, str],
+    mark: CrashMark,
     started: Future[tuple[subprocess.Popen[bytes], socket.socket]],
 ) -> None:
     try:
-        process, ours = _spawn_here(command, environment)
+        process, ours = _spawn_here(command, environment, mark)
         ended = os.pidfd_open(process.pid)
     except BaseException as error:  # whoever waits for the child is told, whatever it is
         started.set_exception(error)
@@ -120,6 +126,20 @@ def describe_exit(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
+def find_crash(mark: CrashMark, process: str, code: int | None) -> Denied | None:
+    """The plugin whose code ran when a child ended without a word; built-ins are the host itself.
+
+    Args:
+        process: what the child is to its plugins, such as ``"engine"``.
+        code: as for ``describe_exit``.
+    """
+    identity = mark.read()
+    if identity is None or is_builtin(identity):
+        return None
+    ran = f"its code ran when the process {describe_exit(code)}"
+    return Denied(identity, process, CRASH_STAGE, ran)
+
+
 def open_pidfd(pid: int) -> int | None:
     """``None`` where the system has none: then only the closed channel tells of a death."""
     return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
@@ -133,8 +153,9 @@ class ChildProcess(ABC):
 
     name = "child"
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, crash_mark: CrashMark | None = None) -> None:
         self.channel = channel
+        self.crash_mark = crash_mark
         self.stopping = False
 
     def run(self) -> int:
@@ -190,12 +211,15 @@ def die_with_parent() -> bool:
 
 
 def run_child(
-    prog: str, make: Callable[[Channel], ChildProcess], argv: Sequence[str] | None = None
+    prog: str,
+    make: Callable[[Channel, CrashMark | None], ChildProcess],
+    argv: Sequence[str] | None = None,
 ) -> int:
-    """Read ``--fd N`` from the command line, run the child on that socket, and end with what it
-    says; returns only if there is no parent to speak to."""
+    """Read ``--fd N`` and ``--mark M`` from the command line, run the child on that socket, and end
+    with what it says; returns only if there is no parent to speak to."""
     parser = argparse.ArgumentParser(prog=prog)
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to the parent")
+    parser.add_argument("--mark", type=int, help="inherited file for whose code runs; else untold")
     arguments = parser.parse_args(argv)
     # The terminal sends these to the whole group; only the front decides what they mean.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -203,8 +227,9 @@ def run_child(
     if not die_with_parent():
         return 0
     channel = Channel(socket.socket(fileno=arguments.fd))
+    crash_mark = None if arguments.mark is None else CrashMark.open(arguments.mark)
     with contextlib.suppress(ChannelClosed):
-        leave(make(channel).run())
+        leave(make(channel, crash_mark).run())
     os._exit(0)  # nobody is left to tell anything to
 
 

@@ -13,8 +13,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hookserve.hookspecs import Denied
+from hookserve.hookspecs.crash_mark import CrashMark
+
 from .channel import AsyncChannel, ChannelClosed
-from .child_process import describe_exit, module_command, open_pidfd, spawn
+from .child_process import describe_exit, find_crash, module_command, open_pidfd, spawn
 from .codec import Message
 from .environment import child_environment
 
@@ -30,12 +33,16 @@ class EngineChild:
     """Made on the event loop by ``start``; ``exited`` becomes the return code of the process.
 
     The child stays in the terminal's process group and ignores SIGINT itself; it inherits the
-    environment and its end of a socketpair, and nothing else.
+    environment, its end of a socketpair and the mark, and nothing else.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: AsyncChannel) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], channel: AsyncChannel, mark: CrashMark
+    ) -> None:
         self._process = process
         self.channel = channel
+        self._mark = mark
+        self._crash: Denied | None = None
         self._is_closed = False
         self._loop = loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = loop.create_future()
@@ -45,13 +52,18 @@ class EngineChild:
 
     @classmethod
     def start(cls, command: Sequence[str] = ENGINE_COMMAND) -> EngineChild:
-        """Start the process with ``--fd N``.
+        """Start the process with ``--fd N --mark M``.
 
         Raises:
             OSError: the system starts no process.
         """
-        process, sock = spawn(command, child_environment())
-        return cls(process, AsyncChannel(sock))
+        mark = CrashMark.create()
+        try:
+            process, sock = spawn(command, child_environment(), mark)
+        except BaseException:
+            mark.close()
+            raise
+        return cls(process, AsyncChannel(sock), mark)
 
     @property
     def pid(self) -> int:
@@ -126,15 +138,26 @@ class EngineChild:
             self._process.kill()
 
     def describe_end(self) -> str:
-        """How the process ended, for a sentence: ``"was killed by SIGKILL"``."""
-        return describe_exit(self._process.poll())
+        """How the process ended, for a sentence: ``"was killed by SIGKILL"``; where a plugin's code
+        ran, with its name."""
+        crash = self.crash()
+        where = "" if crash is None else f" while the code of plugin {crash.identity} ran"
+        return f"{describe_exit(self._process.poll())}{where}"
+
+    def crash(self) -> Denied | None:
+        """The plugin whose code ran when the process ended."""
+        if not self._is_closed:
+            self._crash = find_crash(self._mark, "engine", self._process.poll())
+        return self._crash
 
     def close(self) -> None:
         """Close our end of the channel and stop watching; the process sees that and ends."""
         self._close_pidfd()
         if not self._is_closed:
+            self.crash()  # the mark goes
             self._is_closed = True
             self.channel.close()
+            self._mark.close()
 
     def _on_exit(self) -> None:
         code = self._process.poll()

@@ -124,11 +124,13 @@ def cut(value: Any, limit: int = MAX_VALUE_LEN) -> str:
 
 class WorkerError(HookserveError):
     """What a worker process said when it could not do what it was asked, or how it ended;
-    ``exit_code`` is the one that it asked for."""
+    ``exit_code`` is the one that it asked for, ``failures`` the plugin whose code ran when it ended
+    without a word."""
 
     def __init__(self, message: str, exit_code: int = EX_SOFTWARE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.failures: list[Denied] = []
 
 
 class WorkerPluginsError(HookserveError):

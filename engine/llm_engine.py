@@ -11,22 +11,31 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs import Host, HostError, PluginSettings
 from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.report import ProcessReport
 
 from .config import EngineConfig
 from .core import EngineCore
-from .errors import EngineDeadError, HookserveError, InvalidRequestError, WorkerPluginsError
+from .errors import (
+    EngineDeadError,
+    HookserveError,
+    InvalidRequestError,
+    WorkerError,
+    WorkerPluginsError,
+)
 from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import AddRequest, StepOutputs
 from .offline_host import open_host
 from .output_assembler import OutputAssembler
 from .outputs import RequestOutput
+from .plugin_restarts import PluginRestarts
 from .prompts import PromptInput, read_prompt
 from .sampling_params import SamplingParams
 from .stat_loggers import LOG_INTERVAL_S, StatLoggers
@@ -38,9 +47,6 @@ if TYPE_CHECKING:
     from .engine_args import EngineArgs
 
 logger = logging.getLogger(__name__)
-
-MAX_RESTARTS = 3
-"""How often workers are started again without plugins that failed in them."""
 
 
 @dataclass(slots=True)
@@ -63,6 +69,8 @@ class LLMEngine:
 
     Attributes:
         vllm_config, tokenizer, input_processor: for whoever wants to look.
+        plugins: the plugin manager of this process; ``describe(all_processes=True)`` asks worker
+            processes too.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class LLMEngine:
         self.vllm_config = VllmConfig.from_engine_config(engine_config)
         self.tokenizer: Tokenizer = load_tokenizer(engine_config.model.tokenizer)
         self._host = host
+        self.plugins = host.pm
         self._home = HomeProcess()
         if is_first:
             host.calls.process_started(host.roles, self.vllm_config)
@@ -100,30 +109,31 @@ class LLMEngine:
         except BaseException:
             self._stop()
             raise
+        # Weakly: a plugin manager must not keep an engine alive that nobody uses any more.
+        workers = weakref.WeakMethod(self._describe_workers)
+        self._ask_workers = lambda: [] if (ask := workers()) is None else ask()
+        self.plugins.others.append(self._ask_workers)
 
     def _start(self) -> InputProcessor:
         with set_current_vllm_config(self.vllm_config):
-            core = self._core = self._make_core()
-            core.warm_up()
+            core = self._make_core()
         self._loggers.log_engine_initialized()
         capacity = core.scheduler.kv_cache.num_tokens_capacity
         return InputProcessor(self.engine_config, self.tokenizer, capacity)
 
     def _make_core(self) -> EngineCore:
-        """Again without the plugins that fail in a worker process alone."""
-        for _ in range(MAX_RESTARTS):
+        """Again without the plugins that fail or crash in a worker process alone."""
+        restarts = PluginRestarts(self._host)
+        while True:
             try:
-                return EngineCore(self.vllm_config, self._host)
-            except WorkerPluginsError as error:
-                for failure in error.failures:
-                    logger.warning(
-                        "plugin %s failed in a worker process (%s: %s); starting again without it",
-                        failure.identity,
-                        failure.stage,
-                        failure.error,
-                    )
-                    self._host.deny(failure)
-        return EngineCore(self.vllm_config, self._host)
+                core = self._core = EngineCore(self.vllm_config, self._host)
+                core.warm_up()
+                return core
+            except (WorkerPluginsError, WorkerError) as error:
+                self._core = None
+                if not error.failures:
+                    raise
+                restarts.decide(error.failures)
 
     @classmethod
     def from_engine_args(
@@ -324,11 +334,17 @@ class LLMEngine:
         """
         return self.core.collective_rpc(method, list(args), dict(kwargs or {}), timeout)
 
+    def _describe_workers(self) -> list[ProcessReport]:
+        """Between two steps: workers answer one question at a time."""
+        with self._in_step:
+            return [] if self._core is None else self._core.executor.describe_plugins()
+
     def shutdown(self) -> None:
         """Free the model and the cache, and end worker processes; once, and nothing of it in a
         process that was forked."""
         if self._core is not None and self._home.is_here:
             self._death = "this engine was shut down"
+            self.plugins.others.remove(self._ask_workers)
             self._requests.clear()
             self._running.clear()
             try:

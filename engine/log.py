@@ -1,7 +1,8 @@
 """How every process of the program writes its log: one handler, one format, one logger tree.
 
-Only the ``hookserve`` logger is touched; the root logger and other libraries' are left alone.
-Whether colour is wanted is the caller's to decide: this file reads no environment.
+``configure_logging`` touches the ``hookserve`` logger alone. ``own_logging`` is for processes that
+are the program's own: there records of plugins' own loggers come to the same place. Whether colour
+is wanted is the caller's to decide: this file reads no environment.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import logging
 import sys
 from typing import TextIO
 
+from hookserve.hookspecs.record_owner import owner_of_record
+
 LEVELS: tuple[str, ...] = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _COLORS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
 class LogFormatter(logging.Formatter):
     """``(Role pid=N) LEVEL MM-DD HH:MM:SS [file:line] message``; each further line of a message
-    repeats the head, so that a filter by line keeps it."""
+    repeats the head, so that a filter by line keeps it. ``plugin IDENTITY:`` stands before what a
+    plugin says."""
 
     def __init__(self, role: str, pid: int, *, color: bool = False) -> None:
         super().__init__(datefmt="%m-%d %H:%M:%S")
@@ -29,6 +33,9 @@ class LogFormatter(logging.Formatter):
         shown = f"\x1b[{code}m{level}\x1b[0m" if code else level
         when = self.formatTime(record, self.datefmt)
         head = f"{self._prefix} {shown} {when} [{record.filename}:{record.lineno}] "
+        plugin = getattr(record, "plugin", None)
+        if plugin is not None:
+            head += f"plugin {plugin}: "
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
@@ -57,4 +64,33 @@ def configure_logging(
     logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
+    return logger
+
+
+class RootHandler(logging.Handler):
+    """Hands on what plugins' own loggers say, and the warnings of everybody else."""
+
+    def __init__(self, target: logging.Handler) -> None:
+        super().__init__()
+        self._target = target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        owner = owner_of_record(record)
+        if owner is not None:
+            record.plugin = owner
+        elif record.levelno < logging.WARNING:
+            return
+        self._target.handle(record)
+
+
+def own_logging(level: str, role: str, *, color: bool = False) -> logging.Logger:
+    """As ``configure_logging``, and the root logger goes the same way, at the same level. For a
+    process that nobody else has started and set up."""
+    logger = configure_logging(level, role, color=color)
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, RootHandler):
+            root.removeHandler(handler)
+    root.addHandler(RootHandler(logger.handlers[-1]))
+    root.setLevel(level)
     return logger

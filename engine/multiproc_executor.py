@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from hookserve.hookspecs import Manifest, compare_manifests, current
+from hookserve.hookspecs.report import ProcessReport
 
 from .channel import ChannelClosed, wait_readable
 from .codec import Message
@@ -40,6 +41,8 @@ from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorke
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 2.0
+DESCRIBE_TIMEOUT_S = 1.0
+"""So long the engine stands still for a worker that is asked about its plugins."""
 
 
 class MultiprocExecutor(Executor):
@@ -118,11 +121,25 @@ class MultiprocExecutor(Executor):
         answer: ModelExecuted = self._gather(_answers(call_id), {0}, None)[0]
         return answer.output
 
-    def describe_plugins(self) -> dict[str, list[dict[str, Any]]]:
+    def describe_plugins(self) -> list[ProcessReport]:
+        """Of each worker; one that does not answer in time is named, and not waited for."""
         call_id = next(self._call_ids)
         self._tell_all(Describe(call_id))
-        answers = self._gather(_answers(call_id), set(range(len(self.workers))), None)
-        return {f"worker {rank}": answers[rank].reports["worker"] for rank in sorted(answers)}
+        ranks = range(len(self.workers))
+        answers: dict[int, Any] = {}
+        with contextlib.suppress(TimeoutError):
+            self._gather(_answers(call_id), set(ranks), DESCRIBE_TIMEOUT_S, answers)
+        return [
+            answers[rank].processes[0]
+            if rank in answers
+            else ProcessReport(
+                process=f"worker {rank}",
+                pid=self.workers[rank].pid,
+                roles=["worker"],
+                problem=f"no answer within {DESCRIBE_TIMEOUT_S:g} s",
+            )
+            for rank in ranks
+        ]
 
     def watched_fds(self) -> list[int]:
         return [fd for worker in self.workers for fd in worker.fds]
@@ -163,16 +180,21 @@ class MultiprocExecutor(Executor):
             worker.channel.send_frame(frame)
         except ChannelClosed:
             self._receive(0.0)  # it may have said why
-            error = WorkerError(worker.describe_end(), EX_SOFTWARE)
+            error = worker.end_error()
             self._end_workers()
             raise error from None
 
     def _gather(
-        self, is_answer: Any, ranks: Collection[int], timeout_s: float | None
+        self,
+        is_answer: Any,
+        ranks: Collection[int],
+        timeout_s: float | None,
+        answers: dict[int, Any] | None = None,
     ) -> dict[int, Any]:
-        """Wait for one answer of each of the ranks; a failure of any rank raises at once."""
+        """Wait for one answer of each of the ranks; a failure of any rank raises at once. Given
+        ``answers`` it has those that came, also where others did not in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        answers: dict[int, Any] = {}
+        answers = {} if answers is None else answers
         while len(answers) < len(ranks):
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
@@ -182,6 +204,8 @@ class MultiprocExecutor(Executor):
                 if not is_answer(message):
                     continue  # of an earlier call, which is no longer waited for
                 if isinstance(message, CallFailed):
+                    if message.failures:
+                        raise WorkerPluginsError(message.failures)
                     error = WorkerError(message.message, message.exit_code)
                     error.add_note(f"In worker {rank}:\n{message.detail}")
                     raise error

@@ -24,8 +24,8 @@ from hookserve.hookspecs.notify_loop import caught
 from .channel import ChannelClosed, ChannelError, wait_readable
 from .child_process import ChildProcess, run_child
 from .codec import Message
-from .errors import HookserveError, WorkerPluginsError
-from .log import configure_logging
+from .errors import HookserveError, WorkerError, WorkerPluginsError
+from .log import own_logging
 from .messages import (
     Abort,
     AddRequest,
@@ -42,7 +42,7 @@ from .messages import (
 )
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
+    from hookserve.hookspecs import Host, Role
 
     from .core import EngineCore
     from .vllm_config import VllmConfig
@@ -62,11 +62,13 @@ class EngineProcess(ChildProcess):
         start = self.channel.recv()
         if not isinstance(start, Start):
             raise ChannelError(f"expected Start, got {type(start).__name__}")
-        configure_logging(start.config.log_level, "Engine", color=start.config.log_color)
+        own_logging(start.config.log_level, "Engine", color=start.config.log_color)
         host, vllm_config = self._bootstrap(start)
         try:
             self.core = self._load(host, vllm_config)
-        except WorkerPluginsError as error:
+        except (WorkerPluginsError, WorkerError) as error:
+            if not error.failures:
+                raise
             self.channel.send(PluginsFailed(error.failures))
             return 0
         self.channel.send(self.core.ready())
@@ -85,7 +87,8 @@ class EngineProcess(ChildProcess):
 
         vllm_config = VllmConfig.from_engine_config(start.config)
         apart = start.config.parallel.workers_are_apart
-        host = bootstrap({"engine"} if apart else {"engine", "worker"}, start.plugins)
+        roles: set[Role] = {"engine"} if apart else {"engine", "worker"}
+        host = bootstrap(roles, start.plugins, crash_mark=self.crash_mark)
         host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         for warning in host.warnings:
@@ -160,9 +163,9 @@ class EngineProcess(ChildProcess):
             case CollectiveRpc():
                 self._call_workers(message, core)
             case Describe():
-                mine = [msgspec.to_builtins(report) for report in host.describe()]
-                reports = {"engine": mine, **core.executor.describe_plugins()}
-                self.channel.send(Described(message.call_id, reports))
+                mine = host.report("engine")
+                others = core.executor.describe_plugins()
+                self.channel.send(Described(message.call_id, [mine, *others]))
             case Shutdown():
                 self.stopping = True
             case _:

@@ -20,16 +20,19 @@ from .channel import ChannelClosed, ChannelError
 from .config import EngineConfig
 from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
 from .engine_client import EngineClient
-from .errors import EX_CONFIG, EX_SOFTWARE, EngineDeadError, EngineStartError
+from .errors import EX_SOFTWARE, EngineDeadError, EngineStartError
 from .messages import Failed, ManifestSent, PluginsFailed, Proceed, Ready, Shutdown, Start
+from .plugin_restarts import PluginRestarts
 
 logger = logging.getLogger("hookserve.engine.supervisor")
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-MAX_RESTARTS = 3
-"""How often the engine is started again without plugins that failed in it."""
 STOP_TIMEOUT_S = 5.0
+
+
+class _ChildEndedError(EngineStartError):
+    """It ended without a word."""
 
 
 class EngineSupervisor:
@@ -139,25 +142,27 @@ class EngineSupervisor:
 
     async def _start_with_equal_plugins(self) -> tuple[EngineChild, Ready]:
         """Start the child, again without what failed in it or behind it, until all agree."""
-        denied = [*self._host.settings.denied, *self._host.failures()]
-        for attempt in range(MAX_RESTARTS + 1):
-            child = await self._spawn(tuple(denied))
+        restarts = PluginRestarts(self._host)
+        while True:
+            child = await self._spawn(tuple(restarts.denied))
             ready, failures = await self._bring_up(child)
             if ready is not None:
                 return child, ready
             await self._discard_child()
-            if attempt < MAX_RESTARTS:
-                self._withdraw(failures)
-                denied.extend(failures)
-        names = ", ".join(sorted({failure.identity for failure in failures}))
-        raise EngineStartError(
-            EX_CONFIG,
-            f"plugins still fail in the engine after it was started {MAX_RESTARTS + 1} times: "
-            f"{names}; leave them out with --disable-plugins",
-        )
+            restarts.decide(failures)
 
     async def _bring_up(self, child: EngineChild) -> tuple[Ready | None, list[Denied]]:
-        """Let the child load the model, or say which plugins failed in it or behind it alone."""
+        """Let the child load the model, or say which plugins failed in it or behind it alone, or
+        which one crashed."""
+        try:
+            return await self._let_load(child)
+        except _ChildEndedError:
+            crash = child.crash()
+            if crash is None:
+                raise
+            return None, [crash]
+
+    async def _let_load(self, child: EngineChild) -> tuple[Ready | None, list[Denied]]:
         sent = await self._expect(child, ManifestSent)
         manifest = msgspec.convert(sent.manifest, Manifest)
         failures = compare_manifests(self._host.manifest(), manifest)
@@ -170,17 +175,6 @@ class EngineSupervisor:
         behind = msgspec.convert(answer.worker_manifests, list[Manifest])
         self._engine_plugins = [*manifest.plugins, *(p for each in behind for p in each.plugins)]
         return answer, []
-
-    def _withdraw(self, failures: Sequence[Denied]) -> None:
-        for failure in failures:
-            logger.warning(
-                "plugin %s failed in the %s process (%s: %s); the engine starts again without it",
-                failure.identity,
-                failure.process,
-                failure.stage,
-                failure.error,
-            )
-            self._host.deny(failure)
 
     async def _spawn(self, denied: tuple[Denied, ...]) -> EngineChild:
         try:
@@ -214,7 +208,7 @@ class EngineSupervisor:
             raise EngineStartError(message.exit_code, message.message)
         if message is None:
             await child.wait(LAST_WORDS_S)
-            raise EngineStartError(
+            raise _ChildEndedError(
                 EX_SOFTWARE,
                 f"the engine process (pid {child.pid}) {child.describe_end()} before it was ready",
             )

@@ -11,11 +11,13 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
+from hookserve.hookspecs.crash_mark import CrashMark
+
 from .channel import Channel, ChannelClosed
-from .child_process import describe_exit, module_command, open_pidfd, spawn
+from .child_process import describe_exit, find_crash, module_command, open_pidfd, spawn
 from .codec import Message
 from .environment import worker_environment
-from .errors import EX_SOFTWARE, WorkerError
+from .errors import WorkerError
 from .messages import Failed
 
 WORKER_COMMAND = module_command("hookserve.engine.worker_process")
@@ -26,9 +28,12 @@ EXIT_CODE_S = 0.2
 class WorkerChild:
     """Made by ``start``. ``fds`` become readable when it says something and when it ends."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+    def __init__(
+        self, rank: int, process: subprocess.Popen[bytes], sock: socket.socket, mark: CrashMark
+    ) -> None:
         self.rank = rank
         self.channel = Channel(sock)
+        self._mark = mark
         self._process = process
         self._pidfd = open_pidfd(process.pid)
         self._is_silent = False
@@ -41,11 +46,13 @@ class WorkerChild:
         """Raises:
         WorkerError: the system starts no process.
         """
+        mark = CrashMark.create()
         try:
-            process, sock = spawn(command, worker_environment())
+            process, sock = spawn(command, worker_environment(), mark)
         except OSError as error:
+            mark.close()
             raise WorkerError(f"worker {rank} cannot be started: {error}") from error
-        return cls(rank, process, sock)
+        return cls(rank, process, sock, mark)
 
     @property
     def pid(self) -> int:
@@ -72,14 +79,19 @@ class WorkerChild:
                 error.add_note(f"In worker {self.rank}:\n{message.detail}")
                 raise error
         if not messages and (self._is_silent or self._process.poll() is not None):
-            raise WorkerError(self.describe_end(), EX_SOFTWARE)
+            raise self.end_error()
         return messages
 
-    def describe_end(self) -> str:
-        """How it ended, as a sentence without a stop."""
+    def end_error(self) -> WorkerError:
+        """How it ended, and whose code ran then; before ``end``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_CODE_S)
-        return f"worker {self.rank} (pid {self.pid}) {describe_exit(self._process.poll())}"
+        code = self._process.poll()
+        crash = find_crash(self._mark, "worker", code)
+        ran = "" if crash is None else f" while the code of plugin {crash.identity} ran"
+        error = WorkerError(f"worker {self.rank} (pid {self.pid}) {describe_exit(code)}{ran}")
+        error.failures = [] if crash is None else [crash]
+        return error
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended within ``timeout_s``."""
@@ -95,6 +107,7 @@ class WorkerChild:
             self._process.kill()
         self._process.wait()
         self.channel.close()
+        self._mark.close()
         self.fds = []
         if self._pidfd is not None:
             os.close(self._pidfd)

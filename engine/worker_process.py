@@ -22,7 +22,8 @@ from hookserve.ops.errors import PeerLostError
 from .channel import ChannelClosed, ChannelError
 from .child_process import ChildProcess, describe_failure, run_child
 from .codec import Message
-from .log import configure_logging
+from .errors import WorkerPluginsError
+from .log import own_logging
 from .messages import (
     CollectiveRpc,
     Describe,
@@ -81,7 +82,7 @@ class WorkerProcess(ChildProcess):
         level = start.config.log_level
         if start.rank > 0 and level == "INFO":
             level = "WARNING"
-        configure_logging(level, f"Worker {start.rank}", color=start.config.log_color)
+        own_logging(level, f"Worker {start.rank}", color=start.config.log_color)
 
     def _bootstrap(self, start: StartWorker) -> tuple[Host, VllmConfig]:
         """Load the plugins and let the engine compare what came of them."""
@@ -91,7 +92,7 @@ class WorkerProcess(ChildProcess):
 
         vllm_config = VllmConfig.from_engine_config(start.config)
         vllm_config.parallel_config.rank = start.rank
-        host = bootstrap({"worker"}, start.plugins)
+        host = bootstrap({"worker"}, start.plugins, crash_mark=self.crash_mark)
         host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         return host, vllm_config
@@ -118,8 +119,8 @@ class WorkerProcess(ChildProcess):
             case CollectiveRpc():
                 self._call(message)
             case Describe():
-                reports = [msgspec.to_builtins(report) for report in self.host.describe()]
-                self.channel.send(Described(message.call_id, {"worker": reports}))
+                mine = self.host.report(self.name)
+                self.channel.send(Described(message.call_id, [mine]))
             case Shutdown():
                 self.stopping = True
             case _:
@@ -136,8 +137,9 @@ class WorkerProcess(ChildProcess):
         except caught() as error:
             self._let_the_engine_speak_first(error)
             failed = describe_failure(error, self.name)
+            out = error.failures if isinstance(error, WorkerPluginsError) else []
             self.channel.send(
-                CallFailed(message.call_id, failed.exit_code, failed.message, failed.detail)
+                CallFailed(message.call_id, failed.exit_code, failed.message, failed.detail, out)
             )
 
     def _let_the_engine_speak_first(self, error: BaseException) -> None:
