@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -95,7 +96,9 @@ class Served:
 def serve_script(
     byte_tokenizer: Any, make_engine_config: Callable[..., Any]
 ) -> Callable[..., contextlib.AbstractAsyncContextManager[Served]]:
-    """``async with serve_script(script, plugins=[…], blocks=64, priorities=True, **model)``"""
+    """``async with serve_script(script, plugins=[…], settings={…}, hooks={…}, blocks=64,
+    priorities=True, **model)``: ``settings`` are fields of ``ServerSettings``, ``hooks`` of
+    ``PluginSettings``."""
     import httpx
 
     from hookserve.engine.channel import AsyncChannel
@@ -121,11 +124,15 @@ def serve_script(
     async def serve(
         script: Any,
         plugins: Sequence[object] = (),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        hooks: Mapping[str, Any] = MappingProxyType({}),
         blocks: int = 64,
         **model: Any,
     ) -> AsyncIterator[Served]:
-        host = Host(["front"], PluginSettings(allow=()), plugins)
-        runtime = ServerRuntime(ServerSettings(), host, make_engine_config(**model), byte_tokenizer)
+        host = Host(["front"], PluginSettings(allow=(), **hooks), plugins)
+        runtime = ServerRuntime(
+            ServerSettings(**settings), host, make_engine_config(**model), byte_tokenizer
+        )
         ours, theirs = socket.socketpair()
         engine = ScriptedEngine(theirs, script)
         channel = AsyncChannel(ours)
