@@ -60,9 +60,10 @@ async def show_version(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
-    """Everything that stat loggers offer as a Prometheus registry, in the text format."""
-    body = serving_of(request).metrics.text()
-    return Response(body, headers={"content-type": CONTENT_TYPE})
+    """The server's own metrics and those of stat loggers, in Prometheus' text format."""
+    serving = serving_of(request)
+    await serving.hook_metrics.refresh()
+    return Response(serving.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
 async def show_plugins(request: Request) -> Response:

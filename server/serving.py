@@ -29,6 +29,7 @@ from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
 
 from .errors import ApiError, bad_request, cut
 from .health import Health
+from .hook_metrics import HookMetrics
 from .metrics import MetricsPage
 from .request_metrics import RequestMetrics
 
@@ -53,8 +54,9 @@ class Serving:
         self.health = health
         self.loggers = loggers
         self.request_metrics = RequestMetrics()
-        self.metrics = MetricsPage(loggers, self.request_metrics)
         self.engine_reports = EngineReports(client)
+        self.hook_metrics = HookMetrics(host, self.engine_reports)
+        self.metrics = MetricsPage(loggers, self.request_metrics, self.hook_metrics)
         self.engine_config = client.engine_config
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
@@ -184,6 +186,7 @@ class Serving:
 
     async def close(self, timeout_s: float = 1.0) -> None:
         """Let reports under way end, and the threads go."""
+        await self.hook_metrics.close()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -71,6 +71,8 @@ class ScriptedEngine:
     Attributes:
         requests, aborted, finished: what the front asked for.
         gate: clear it to hold all steps back.
+        reports: what it says of its plugins; ``None``: it does not answer.
+        num_questions: how often it was asked for that.
     """
 
     def __init__(self, sock: socket.socket, script: Script) -> None:
@@ -81,6 +83,10 @@ class ScriptedEngine:
         self.gate = asyncio.Event()
         self.gate.set()
         self.step_estimate_s = 0.01
+        self.num_questions = 0
+        self.reports: list[ProcessReport] | None = [
+            ProcessReport(process="engine", pid=1, roles=["engine", "worker"])
+        ]
         self._channel = AsyncChannel(sock)
         self._plans: dict[str, list[EngineCoreOutput]] = {}
         self._work = asyncio.Event()
@@ -112,8 +118,9 @@ class ScriptedEngine:
                 self._plans.pop(message.request_id, None)
                 await self._report_idle()
             elif isinstance(message, Describe):
-                report = ProcessReport(process="engine", pid=1, roles=["engine", "worker"])
-                await self._channel.send(Described(message.call_id, [report]))
+                self.num_questions += 1
+                if self.reports is not None:
+                    await self._channel.send(Described(message.call_id, self.reports))
             elif isinstance(message, CollectiveRpc):
                 await self._channel.send(RpcResult(message.call_id, error="no such method"))
 
