@@ -284,7 +284,7 @@ class OwnedRoute(BaseRoute):
         if refusal is not None:
             await send_refusal(refusal, scope, receive, send)
             return
-        exchange = Exchange(receive, send)
+        exchange = Exchange(scope, receive, send)
         task = asyncio.current_task()
         if task is not None:
             task.set_name(f"{scope['path']} of plugin {self.claim.owner}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 
 
 class Exchange:
     """Hand its ``receive`` and ``send`` to the plugin. Whoever is done without a reply must have
-    lost the client."""
+    lost the client; a WebSocket has none."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._has_a_reply = scope["type"] == "http"
         self._receive = receive
         self._send = send
         self.is_started = False
@@ -31,6 +32,6 @@ class Exchange:
         """Raises:
         RuntimeError: the plugin's code ended, and its reply did not.
         """
-        if not (self._is_complete or self._is_gone):
+        if self._has_a_reply and not (self._is_complete or self._is_gone):
             what = "the end of its reply" if self.is_started else "a reply"
             raise RuntimeError(f"the route ended without {what}")

@@ -151,12 +151,11 @@ class Layer:
             raise PluginError(owner, "run", f"{what}: {describe_error(error)}") from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(receive, send)
+        exchange = Exchange(scope, receive, send)
         try:
             with enter(self.plugin):
                 await self._app(scope, _outside(exchange.receive), _outside(exchange.send))
-                if scope["type"] == "http":
-                    exchange.check_end()
+                exchange.check_end()
         except (ReplyCutShort, ClientDisconnect):
             raise
         except caught() as error:
