@@ -19,8 +19,8 @@ _COLORS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 class LogFormatter(logging.Formatter):
     """``(Role pid=N) LEVEL MM-DD HH:MM:SS [file:line] message``; each further line of a message
-    repeats the head, so that a filter by line keeps it. ``plugin IDENTITY:`` stands before what a
-    plugin says."""
+    repeats the head, so that a filter by line keeps it. ``plugin IDENTITY says:`` stands before
+    what one says."""
 
     def __init__(self, role: str, pid: int, *, color: bool = False) -> None:
         super().__init__(datefmt="%m-%d %H:%M:%S")
@@ -35,7 +35,7 @@ class LogFormatter(logging.Formatter):
         head = f"{self._prefix} {shown} {when} [{record.filename}:{record.lineno}] "
         plugin = getattr(record, "plugin", None)
         if plugin is not None:
-            head += f"plugin {plugin}: "
+            head += f"plugin {plugin} says: "
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"

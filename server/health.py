@@ -28,7 +28,8 @@ class Health:
     def __init__(self, client: EngineClient) -> None:
         self._client = client
         self._phase: Phase = "loading"
-        self._death = ""
+        self.death = ""
+        """Why the engine ended, if it did."""
 
     def set_ready(self) -> None:
         """The engine has finished a step; later phases are never left for this one."""
@@ -41,14 +42,14 @@ class Health:
 
     def set_dead(self, reason: str) -> None:
         self._phase = "dead"
-        self._death = reason
+        self.death = reason
 
     def problem(self) -> Problem | None:
         """``None`` if ready."""
         if self._phase == "loading":
             return Problem("loading", "the model is loading")
         if self._phase == "dead":
-            return Problem("engine_dead", self._death)
+            return Problem("engine_dead", self.death)
         if self._phase == "draining":
             return Problem("draining", "the server is stopping")
         age_s = self._client.stalled_s()

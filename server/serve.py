@@ -62,7 +62,11 @@ async def serve(
     with _listening(server_settings) as sock:
         runtime = ServerRuntime(server_settings, host, engine_config, tokenizer, command=command)
         front = Front(runtime, sock)
-        return await front.run(started)
+        code = await front.run(started)
+    if code == EX_SOFTWARE:
+        host.close()  # what its plugins say to that is not to come after the reason
+        logger.error("the server ends with exit code %d: %s", code, runtime.health.death)
+    return code
 
 
 class Front:

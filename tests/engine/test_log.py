@@ -1,4 +1,4 @@
-"""The log's one format, and that it touches no logger but its own."""
+"""The log's one format, that it touches no logger but its own, and what plugins say."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from hookserve.engine.log import LogFormatter, configure_logging
+from hookserve.engine.log import LogFormatter, configure_logging, own_logging
+from hookserve.hookspecs import PluginSettings, bootstrap
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +82,67 @@ def test_the_default_is_standard_error(
     logging.getLogger("hookserve").info("here")
     captured = capsys.readouterr()
     assert captured.out == "" and "here" in captured.err
+
+
+@pytest.fixture
+def own_stream() -> Iterator[io.StringIO]:
+    """The log of a process that is the program's own."""
+    root, out = logging.getLogger(), io.StringIO()
+    before = (list(root.handlers), root.level)
+    own_logging("INFO", "Engine").handlers[-1].setStream(out)
+    yield out
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+
+
+PLUGIN = """
+import logging
+from hookserve.hookspecs import hookimpl
+
+logging.getLogger("odd.name").info("while it is imported")
+
+@hookimpl
+def register_model():
+    logging.getLogger(__name__).debug("too quiet")
+    logging.getLogger(__name__ + ".part").warning("in a hook")
+
+@hookimpl
+def process_started(ctx):
+    ctx.logger.info("by its context")
+"""
+
+
+def test_what_plugins_say_comes_with_their_names_at_the_programs_level(
+    own_stream: io.StringIO, tmp_path: Path
+) -> None:
+    (tmp_path / "talker.py").write_text(PLUGIN)
+    settings = PluginSettings(files=(str(tmp_path / "talker.py"),), allow=())
+    host = bootstrap({"engine", "worker"}, settings)
+    try:
+        host.calls.process_started(host.roles, None)
+        thread = threading.Thread(target=logging.getLogger("talker").info, args=("in a thread",))
+        thread.start()
+        thread.join()
+        logging.getLogger("a.library").info("of a library")
+        logging.getLogger("a.library").warning("careful")
+    finally:
+        host.close()
+        sys.modules.pop("talker")
+    pattern = rf"\(Engine pid={os.getpid()}\) (\w+) \d\d-\d\d \d\d:\d\d:\d\d \[\w+\.py:\d+\] (.*)"
+    lines = [re.fullmatch(pattern, line) for line in own_stream.getvalue().splitlines()]
+    said = [(line[1], line[2]) for line in lines if line is not None]
+    assert len(said) == len(lines)
+    assert [line for line in said if "active" not in line[1]] == [
+        ("INFO", "plugin file:talker says: while it is imported"),
+        ("WARNING", "plugin file:talker says: in a hook"),
+        ("INFO", "plugin file:talker says: by its context"),
+        ("INFO", "plugin file:talker says: in a thread"),
+        ("WARNING", "careful"),
+    ]
+
+
+def test_setting_it_up_again_doubles_nothing(own_stream: io.StringIO) -> None:
+    own_logging("WARNING", "Engine").handlers[-1].setStream(own_stream)
+    logging.getLogger("a.library").warning("once")
+    assert own_stream.getvalue().count("once") == 1
+    assert logging.getLogger().level == logging.WARNING
