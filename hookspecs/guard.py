@@ -13,6 +13,7 @@ from typing import Any
 from .context import PluginContext, enter
 from .plugin import Implementation, Plugin
 from .plugin_thread import Outcome, PluginThread
+from .plugin_threads import PluginThreads
 
 OBSERVE_FAILURES = 5
 OBSERVE_WINDOW_S = 60.0
@@ -24,6 +25,7 @@ class Guard:
     call: takes the specification's arguments (without ``ctx``) by position.
     is_coroutine: whether it is a coroutine function.
     buffers: whoever calls it collects the text, and calls once.
+    at_once: a plain function may be called from several threads at a time.
 
     ``calls`` leaves out those of a ``notify`` loop that still runs: ``Hook.calls_of`` has all.
     """
@@ -49,12 +51,14 @@ class Guard:
         *,
         is_coroutine: bool = False,
         buffers: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.plugin = plugin
         self.call = call
         self.is_coroutine = is_coroutine
         self.buffers = buffers
-        self.thread = PluginThread(f"plugin {plugin.identity}")
+        threads = PluginThreads if at_once else PluginThread
+        self.thread: PluginThread | PluginThreads = threads(f"plugin {plugin.identity}")
         self.calls = 0
         self.errors = 0
         self.last_error: str | None = None

@@ -54,6 +54,7 @@ class PluginThread:
         self._name = name
         self._calls: SimpleQueue[tuple[Future[Outcome], Callable[[], Any]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._undone: set[Future[Outcome]] = set()
         self._left: Future[Outcome] | None = None
         self._left_at = 0.0
 
@@ -63,14 +64,30 @@ class PluginThread:
         Raises:
             TimeoutError: at once, while a call runs that nobody waits for any more.
         """
-        if self._left is not None and not self._left.done():
+        if self.is_stuck:
             raise self._still_runs()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         future: Future[Outcome] = Future()
+        self._undone.add(future)
+        future.add_done_callback(self._undone.discard)
         self._calls.put((future, function))
         return future
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a call runs that nobody waits for any more."""
+        return self._left is not None and not self._left.done()
+
+    @property
+    def num_calls(self) -> int:
+        """Those that wait, and the one that runs."""
+        return len(self._undone)
+
+    def has(self, call: Future[Outcome]) -> bool:
+        """Whether the call waits or runs here."""
+        return call in self._undone
 
     def leave(self, call: Future[Outcome]) -> bool:
         """Stop waiting for a call; whether it had begun. If so, those behind it fail at once."""
