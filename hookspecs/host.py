@@ -231,7 +231,11 @@ class Host:
                     call = watch(call, plugin, f"hook {info.name}", self.settings.budget_s(info))
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
                 guard = Guard(
-                    plugin, call, is_coroutine=is_coroutine, buffers=implementation.buffer
+                    plugin,
+                    call,
+                    is_coroutine=is_coroutine,
+                    buffers=implementation.buffer,
+                    at_once=info.failure == "request",
                 )
                 self._guards_of.setdefault(plugin, {})[info.name] = guard
                 rank = implementation.trylast - implementation.tryfirst
