@@ -20,6 +20,7 @@ from .calls import HOOK_CLASSES, Calls, Collect, Hook, Owned
 from .context import RUNNING, PluginContext, enter
 from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
+from .deprecated import tell_of_tiers
 from .discovery import discover
 from .endpoints import close_endpoints
 from .errors import (
@@ -215,6 +216,9 @@ class Host:
         )
         for warning in plugin.warnings:
             self._say_of(plugin, warning)
+        is_told_by_front = "front" in plugin.facts.roles and "front" not in self.roles
+        if self._strict and self._only is None and not is_told_by_front:
+            tell_of_tiers(plugin)
 
     def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
         ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}

@@ -43,9 +43,11 @@ def cli_reference() -> str:
     parts = [_HEAD, *_verbs(), _SETTINGS]
     for group in GROUPS:
         rows = [_setting_row(spec) for spec in all_specs() if spec.setting.group == group]
-        parts.append(f"### {group}\n\n" + _table(("flag", "environment", "default", ""), rows))
+        parts.append(
+            f"### {group}\n\n" + markdown_table(("flag", "environment", "default", ""), rows)
+        )
     extra = [(f"`{name}`", text) for name, text in EXTRA_ENVIRONMENT.items()]
-    parts.append("### Other variables\n\n" + _table(("variable", ""), extra))
+    parts.append("### Other variables\n\n" + markdown_table(("variable", ""), extra))
     parts.append(_TABLE)
     for title, verdict in (
         ("Works", "works"),
@@ -56,14 +58,16 @@ def cli_reference() -> str:
         if verdict == "works":
             parts.append(f"### {title}\n\n" + ", ".join(row[0] for row in rows) + "\n")
         else:
-            parts.append(f"### {title}\n\n" + _table(("flag", "because", "accepted values"), rows))
+            parts.append(
+                f"### {title}\n\n" + markdown_table(("flag", "because", "accepted values"), rows)
+            )
     return "\n".join(parts)
 
 
 def _verbs() -> Iterator[str]:
     rows = [(f"`server {verb}`", text) for verb, text in VERBS.items()]
     rows.append(("`server --version`", "print the version and the hook API's version"))
-    yield _table(("verb", ""), rows)
+    yield markdown_table(("verb", ""), rows)
     yield (
         "`server VERB --help` lists what each takes. `server chat` takes the flags of\n"
         "`server run` for the server that it starts when none is running.\n"
@@ -94,7 +98,9 @@ def _flag_row(flag: Flag) -> tuple[str, ...]:
     return options, flag.reason, ", ".join(f"`{value}`" for value in flag.neutral)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table as Markdown has it: the head, a line under it, the rows."""
+    """A table as Markdown writes it; one line."""
     lines = [head, tuple("---" for _ in head), *rows]
     cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"

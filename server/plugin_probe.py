@@ -8,36 +8,52 @@ parent's (``probe_plugins``).
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import signal
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hookserve.engine.errors import ConfigError
+from hookserve.hookspecs.report import PluginReport
 from hookserve.hookspecs.settings import PluginSettings
 from hookserve.hookspecs.types import Role
 
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
 ROLES: tuple[Role, ...] = ("front", "engine", "worker", "cli")
-DEADLINE_S = 60.0
+
+
+class SettingField(msgspec.Struct, frozen=True):
+    """One field of what a plugin's ``settings_schema`` states."""
+
+    name: str
+    type: str
+    default: str | None
+    """As Python writes it; ``None``: the section must have it."""
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What the child sends: ``PluginReport``s as plain data, or the error that stopped it."""
+    """What the child sends: what became of each plugin, or the error that stopped it."""
 
-    reports: list[dict[str, Any]] = []
+    reports: list[PluginReport] = []
+    schemas: dict[str, list[SettingField]] = {}
+    """By identity, of the plugins that state one."""
     error: str | None = None
     exit_code: int = 0
 
 
-def probe_plugins(settings: PluginSettings, deadline_s: float = DEADLINE_S) -> Probe:
-    """Load the plugins in a child process.
+def probe_plugins(settings: PluginSettings) -> Probe:
+    """Load the plugins in a child process, within the time that a start gives one hook.
 
     Raises:
         ConfigError: the child did not end in time, or ended without a word.
     """
+    deadline_s = settings.startup_hook_timeout_s
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as answer:
         child = subprocess.Popen(
@@ -74,14 +90,41 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def _schemas(host: Host) -> dict[str, list[SettingField]]:
+    configs = {
+        plugin.identity: host.config_of(plugin)
+        for plugin in host.plugins
+        if plugin.state == "active"
+    }
+    return {
+        identity: _fields(type(config))
+        for identity, config in configs.items()
+        if isinstance(config, msgspec.Struct)
+    }
+
+
+def _fields(schema: type[msgspec.Struct]) -> list[SettingField]:
+    return [
+        SettingField(field.encode_name, inspect.formatannotation(field.type), _default(field))
+        for field in msgspec.structs.fields(schema)
+    ]
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str | None:
+    if field.default is not msgspec.NODEFAULT:
+        return repr(field.default)
+    factory = field.default_factory
+    return None if factory is msgspec.NODEFAULT else f"{getattr(factory, '__name__', 'new')}()"
+
+
 def main(argv: list[str]) -> int:
-    from hookserve.hookspecs import create_plugin_manager
+    from hookserve.hookspecs import Host
     from hookserve.hookspecs.errors import HostError
 
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=PluginSettings)
     try:
-        reports = create_plugin_manager(ROLES, settings).describe()
-        probe = Probe([msgspec.to_builtins(report) for report in reports])
+        host = Host(ROLES, settings, strict=False)
+        probe = Probe(host.describe(), _schemas(host))
     except HostError as error:
         probe = Probe(error=str(error), exit_code=error.exit_code)
     with os.fdopen(int(argv[1]), "wb") as answer:

@@ -8,11 +8,13 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookserve.engine.errors import HookserveError
+import msgspec
+
+from hookserve.engine.errors import HookserveError, UsageError
 from hookserve.hookspecs.errors import HostError, describe_error
 from hookserve.hookspecs.notify_loop import caught
 
-from .settings import resolve_settings
+from .settings import Settings, resolve_settings
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
@@ -49,9 +51,10 @@ def run_plugin_verb(words: Sequence[str], own: Collection[str]) -> int | None:
     The plugins of the role cli are loaded; what chooses among them is the environment, because
     every word behind the verb is the plugin's own.
 
-    Returns: the exit code; ``None`` if no plugin has this verb.
+    Returns: the exit code; ``None`` if there is no plugin that could have a verb.
 
     Raises:
+        UsageError: no plugin has this one.
         HookserveError, HostError: settings that are wrong, two plugins with one verb, or a plugin
             that must work and does not.
     """
@@ -62,7 +65,7 @@ def run_plugin_verb(words: Sequence[str], own: Collection[str]) -> int | None:
     settings = resolve_settings({})
     if not _candidates(settings.plugins):
         return None
-    start_logging(settings, "Command")
+    start_logging(_quieter(settings), "Command")
     host = bootstrap(["cli"], settings.plugins)
     try:
         _tell(host, own)
@@ -71,7 +74,10 @@ def run_plugin_verb(words: Sequence[str], own: Collection[str]) -> int | None:
         registry = host.registry("cli_command")
         claim = next((claim for claim in registry.claims() if claim.name == verb), None)
         if claim is None:
-            return None
+            known = [*own, *(claim.name for claim in registry.claims())]
+            raise UsageError(
+                f"argument VERB: invalid choice: {verb!r} (choose from {', '.join(known)})"
+            )
         target = registry.resolve(verb)
         with host.enter(claim.plugin):
             return _call(claim.plugin, verb, target, arguments)
@@ -93,12 +99,18 @@ def _candidates(settings: PluginSettings) -> list[Plugin]:
     ]
 
 
+def _quieter(settings: Settings) -> Settings:
+    """A verb's own output is what is wanted: without a word of the operator only warnings."""
+    if settings.origins["log_level"].kind != "default":
+        return settings
+    server = msgspec.structs.replace(settings.server, log_level="WARNING")
+    return msgspec.structs.replace(settings, server=server)
+
+
 def _tell(host: Host, own: Collection[str]) -> None:
-    for line in host.warnings:
-        logger.warning("%s", line)
-    for plugin in host.plugins:
-        if plugin.state == "out":
-            logger.warning("%s", plugin.problem())
+    from .logging_setup import log_host
+
+    log_host(host)
     for claim in host.registry("cli_command").claims():
         if claim.name in own:
             logger.warning(

@@ -21,7 +21,9 @@ from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.environment import default_cache_dir, in_home
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
+from hookserve.hookspecs.deprecated import deprecated
 from hookserve.hookspecs.settings import PluginSettings
+from hookserve.hookspecs.stability import unstable
 
 from .config_file import read_config_file
 from .flags import find_flag
@@ -290,8 +292,8 @@ def resolve_settings(
         plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(values["cache_dir"]),
         values=values,
         origins=origins,
-        notes=(*notes, *file_notes),
-        warnings=tuple(_environment_warnings(env)),
+        notes=(*notes, *file_notes, *_unsteady(origins)),
+        warnings=(*_environment_warnings(env), *_outgoing(origins)),
         color=not env.get("NO_COLOR"),
     )
 
@@ -349,6 +351,22 @@ def _read_file(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         elif not (value is False or str(value) in flag.neutral):
             raise UsageError(f"{raw_key} in {path} is refused, because {flag.reason}")
     return values, tuple(notes)
+
+
+def _unsteady(origins: Mapping[str, Origin]) -> Iterable[str]:
+    """A line for each setting that was given and may change in any release."""
+    flags = {spec.flag: origins[spec.name] for spec in all_specs()}
+    given = [flag for flag, origin in flags.items() if origin.kind != "default"]
+    for flag in unstable("flag", given):
+        yield f"{flag} (from {flags[flag]}) is unstable: it may change in any release"
+
+
+def _outgoing(origins: Mapping[str, Origin]) -> Iterable[str]:
+    """A line for each setting that was given and is about to go."""
+    for spec in all_specs():
+        item = deprecated("flag", spec.flag)
+        if item is not None and origins[spec.name].kind != "default":
+            yield item.text()
 
 
 def _environment_warnings(env: Mapping[str, str]) -> Iterable[str]:

@@ -142,7 +142,7 @@ def test_a_load_has_a_deadline(tmp_path: Path) -> None:
     from hookserve.engine.errors import ConfigError
 
     with pytest.raises(ConfigError, match="more than 1 s"):
-        probe_plugins(PluginSettings(files=(str(file),)), deadline_s=1)
+        probe_plugins(PluginSettings(files=(str(file),), startup_hook_timeout_s=1))
 
 
 # -- the cache ---------------------------------------------------------------------------------
