@@ -37,7 +37,7 @@ class ChannelOverflow(ChannelError):
     """Too much waits to be sent; the other end does not read."""
 
 
-class _Frames:
+class Frames:
     """Encodes messages to frames and takes messages from the bytes received so far."""
 
     def __init__(self) -> None:
@@ -102,10 +102,10 @@ class _Frames:
 class Channel:
     """The blocking form, for a process that does one thing at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, frames: Frames | None = None) -> None:
         sock.setblocking(True)
         self._sock = sock
-        self._frames = _Frames()
+        self._frames = frames or Frames()
 
     def send(self, message: Message) -> None:
         """Send one message; blocks while the other end does not read.
@@ -193,10 +193,10 @@ class AsyncChannel:
     Several tasks may send at once; one task receives.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, frames: Frames | None = None) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._frames = _Frames()
+        self._frames = frames or Frames()
         self._sending = asyncio.Lock()
         self._pending_frames = 0
         self._pending_bytes = 0

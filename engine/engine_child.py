@@ -11,25 +11,23 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hookserve.hookspecs import Denied
 from hookserve.hookspecs.crash_mark import CrashMark
 
-from .channel import AsyncChannel, ChannelClosed
+from .channel import AsyncChannel
 from .child_process import describe_exit, find_crash, module_command, open_pidfd, spawn
 from .codec import Message
 from .environment import child_environment
+from .running_engine import RunningEngine
 
 ENGINE_COMMAND = module_command("hookserve.engine.process")
-LAST_WORDS_S = 0.05
-"""After the process ended, how long its last messages may take to be read."""
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.02
 """How often the process is looked at where the system has no pidfd."""
 
 
-class EngineChild:
+class EngineChild(RunningEngine):
     """Made on the event loop by ``start``; ``exited`` becomes the return code of the process.
 
     The child stays in the terminal's process group and ignores SIGINT itself; it inherits the
@@ -39,13 +37,12 @@ class EngineChild:
     def __init__(
         self, process: subprocess.Popen[bytes], channel: AsyncChannel, mark: CrashMark
     ) -> None:
+        super().__init__(channel)
         self._process = process
-        self.channel = channel
         self._mark = mark
         self._crash: Denied | None = None
         self._is_closed = False
         self._loop = loop = asyncio.get_running_loop()
-        self.exited: asyncio.Future[int] = loop.create_future()
         self._pidfd = open_pidfd(process.pid)
         if self._pidfd is not None:
             loop.add_reader(self._pidfd, self._on_exit)
@@ -66,26 +63,12 @@ class EngineChild:
         return cls(process, AsyncChannel(sock), mark)
 
     @property
+    def name(self) -> str:
+        return f"the engine process (pid {self.pid})"
+
+    @property
     def pid(self) -> int:
         return self._process.pid
-
-    async def next_message(self) -> Message | None:
-        """The next message; ``None`` once the process is gone and has said everything.
-
-        Raises:
-            ChannelError: what it says is no message.
-        """
-        receive = asyncio.ensure_future(self.channel.recv())
-        try:
-            either: set[asyncio.Future[Any]] = {receive, self.exited}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not receive.done():
-                await asyncio.wait({receive}, timeout=LAST_WORDS_S)
-            return receive.result() if receive.done() else None
-        except ChannelClosed:
-            return None
-        finally:
-            receive.cancel()
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended within ``timeout_s``."""

@@ -18,11 +18,12 @@ from hookserve.hookspecs.manifest import PluginEntry
 
 from .channel import ChannelClosed, ChannelError
 from .config import EngineConfig
-from .engine_child import ENGINE_COMMAND, LAST_WORDS_S, EngineChild
+from .engine_child import ENGINE_COMMAND, EngineChild
 from .engine_client import EngineClient
 from .errors import EX_SOFTWARE, EngineDeadError, EngineStartError
 from .messages import Failed, ManifestSent, PluginsFailed, Proceed, Ready, Shutdown, Start
 from .plugin_restarts import PluginRestarts
+from .running_engine import LAST_WORDS_S, RunningEngine
 
 logger = logging.getLogger("hookserve.engine.supervisor")
 
@@ -56,7 +57,7 @@ class EngineSupervisor:
         self._client = client
         self._on_death = on_death
         self._command = command
-        self._child: EngineChild | None = None
+        self._child: RunningEngine | None = None
         self._engine_plugins: list[PluginEntry] = []
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
@@ -140,7 +141,7 @@ class EngineSupervisor:
 
     # -- start ------------------------------------------------------------------------------
 
-    async def _start_with_equal_plugins(self) -> tuple[EngineChild, Ready]:
+    async def _start_with_equal_plugins(self) -> tuple[RunningEngine, Ready]:
         """Start the child, again without what failed in it or behind it, until all agree."""
         restarts = PluginRestarts(self._host)
         while True:
@@ -151,7 +152,7 @@ class EngineSupervisor:
             await self._discard_child()
             restarts.decide(failures)
 
-    async def _bring_up(self, child: EngineChild) -> tuple[Ready | None, list[Denied]]:
+    async def _bring_up(self, child: RunningEngine) -> tuple[Ready | None, list[Denied]]:
         """Let the child load the model, or say which plugins failed in it or behind it alone, or
         which one crashed."""
         try:
@@ -162,7 +163,7 @@ class EngineSupervisor:
                 raise
             return None, [crash]
 
-    async def _let_load(self, child: EngineChild) -> tuple[Ready | None, list[Denied]]:
+    async def _let_load(self, child: RunningEngine) -> tuple[Ready | None, list[Denied]]:
         sent = await self._expect(child, ManifestSent)
         manifest = msgspec.convert(sent.manifest, Manifest)
         failures = compare_manifests(self._host.manifest(), manifest)
@@ -187,19 +188,19 @@ class EngineSupervisor:
         await self._tell(child, Start(self._engine_config, plugins))
         return child
 
-    async def _tell(self, child: EngineChild, message: Start | Proceed) -> None:
+    async def _tell(self, child: RunningEngine, message: Start | Proceed) -> None:
         try:
             await child.channel.send(message)
         except ChannelClosed:
             pass  # it is gone; whoever reads its last words tells why
         except ChannelError as error:
-            raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
+            raise EngineStartError(EX_SOFTWARE, f"{child.name}: {error}") from error
 
-    async def _expect(self, child: EngineChild, *kinds: type[M]) -> M:
+    async def _expect(self, child: RunningEngine, *kinds: type[M]) -> M:
         try:
             message = await child.next_message()
         except ChannelError as error:
-            raise EngineStartError(EX_SOFTWARE, f"the engine process: {error}") from error
+            raise EngineStartError(EX_SOFTWARE, f"{child.name}: {error}") from error
         if isinstance(message, kinds):
             return message
         if isinstance(message, Failed):
@@ -210,16 +211,16 @@ class EngineSupervisor:
             await child.wait(LAST_WORDS_S)
             raise _ChildEndedError(
                 EX_SOFTWARE,
-                f"the engine process (pid {child.pid}) {child.describe_end()} before it was ready",
+                f"{child.name} {child.describe_end()} before it was ready",
             )
         raise EngineStartError(
             EX_SOFTWARE,
-            f"the engine process sent {type(message).__name__} instead of {kinds[0].__name__}",
+            f"{child.name} sent {type(message).__name__} instead of {kinds[0].__name__}",
         )
 
     # -- life -------------------------------------------------------------------------------
 
-    async def _watch(self, child: EngineChild, ready: Ready) -> None:
+    async def _watch(self, child: RunningEngine, ready: Ready) -> None:
         serving = asyncio.create_task(self._client.run(child.channel, ready), name="engine-reader")
         either: set[asyncio.Future[Any]] = {serving, child.exited}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -235,8 +236,8 @@ class EngineSupervisor:
         self._note_death(child, last_words)
         await child.end()
 
-    def _note_death(self, child: EngineChild, last_words: Failed | None) -> None:
-        reason = f"the engine process (pid {child.pid}) {child.describe_end()}"
+    def _note_death(self, child: RunningEngine, last_words: Failed | None) -> None:
+        reason = f"{child.name} {child.describe_end()}"
         if last_words is not None:
             reason = f"the engine stopped: {last_words.message}"
             if last_words.detail:
