@@ -37,6 +37,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A template that overrides the tokenizer's own."""
     max_logprobs: int = 20
     """Most log-probabilities a token that a request may ask for; -1: no limit."""
+    quantization: str | None = None
+    """Name in the registry of quantizations, or a class path; ``None``: weights are plain."""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +94,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     parallel: ParallelConfig
     load: LoadConfig
     device: DeviceConfig
+    attention_backend: str | None = None
+    """Name in the registry of attention backends, or a class path; ``None``: the platform's."""
     enforce_eager: bool = False
     log_stats: bool = True
     log_level: str = "INFO"

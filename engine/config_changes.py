@@ -38,6 +38,8 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "model_config.enforce_eager": ("", "enforce_eager"),
     "model_config.architectures": ("model", "architectures"),
     "model_config.max_logprobs": ("model", "max_logprobs"),
+    "model_config.quantization": ("model", "quantization"),
+    "attention_config.backend": ("", "attention_backend"),
     "cache_config.block_size": ("cache", "block_size"),
     "cache_config.kv_cache_memory_bytes": ("cache", "kv_cache_memory_bytes"),
     "cache_config.num_gpu_blocks_override": ("cache", "num_gpu_blocks_override"),

@@ -26,6 +26,7 @@ from .config import (
     SchedulerConfig,
 )
 from .engine_limits import check_blocks, check_limits, check_ranks
+from .hf_configs import apply_hf_configs
 from .model_choices import (
     DTYPES,
     architectures_of,
@@ -41,6 +42,7 @@ from .model_choices import (
 )
 from .plugin_arguments import ask_plugins
 from .plugin_code import import_platform
+from .quantized import accepted, check_quantized, choose_quantization, find_quantized, nobody
 from .rank_choice import choose_executor
 from .setting import Setting
 
@@ -115,6 +117,15 @@ class EngineArgs:
         str,
         Setting("name of a registered model loader; auto: by the files' format", group="Model"),
     ] = "auto"
+    quantization: Annotated[
+        str | None,
+        Setting(
+            "name of a registered quantization, or a class path; auto: what the checkpoint says",
+            group="Model",
+            aliases=("-q",),
+            unset=("auto", "none"),
+        ),
+    ] = None
     hf_overrides: Annotated[
         dict[str, Any],
         Setting("changes to the model's config.json, as JSON", group="Model", kind="json"),
@@ -204,6 +215,14 @@ class EngineArgs:
             "class path of the worker, package.module:Class; auto: the platform's", group="Engine"
         ),
     ] = "auto"
+    attention_backend: Annotated[
+        str | None,
+        Setting(
+            "name of a registered attention backend, or a class path; auto: the platform's",
+            group="Engine",
+            unset=("auto",),
+        ),
+    ] = None
     enforce_eager: Annotated[
         bool, Setting("never compile (nothing compiles yet)", group="Engine")
     ] = False
@@ -237,7 +256,8 @@ class EngineArgs:
             ConfigError: for a value that this model cannot serve.
             ModelFileError: the checkpoint states sizes that are none.
         """
-        hf_config = merged(files.hf_config, self.hf_overrides)
+        hf_config = apply_hf_configs(merged(files.hf_config, self.hf_overrides), host)
+        quantization = self._choose_quantization(files, hf_config, host)
         check_fields(self, files, text_config_of(hf_config))
         dtype, reason = choose_dtype(self, files, hf_config, host)
         reference = self.model or DEFAULT_MODEL
@@ -261,7 +281,16 @@ class EngineArgs:
             seed=self.seed,
             chat_template=read_chat_template(self),
             max_logprobs=self.max_logprobs,
+            quantization=quantization,
         )
+
+    def _choose_quantization(
+        self, files: ModelFiles, hf_config: Mapping[str, Any], host: Host
+    ) -> str | None:
+        where = files.path
+        if find_quantized(self.hf_overrides) is not None:
+            where = f"--hf-overrides (from {self.sources.get('hf_overrides', 'hf_overrides')})"
+        return choose_quantization(self, hf_config, host, where)
 
     def create_engine_config(self, host: Host | None = None) -> EngineConfig:
         """Resolve everything and return what the engine process is started with; plugins change
@@ -281,18 +310,17 @@ class EngineArgs:
 
     def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
-        from .model_files import check_not_quantized, read_model_files
+        from .model_files import read_model_files
         from .model_registry import check_architecture
 
         check_limits(self)
         claim = host.platform()
         platform = import_platform(claim, host)
         files = read_model_files(
-            resolve_reference(self, "model", self.model or DEFAULT_MODEL, host)
+            resolve_reference(self, "model", self.model or DEFAULT_MODEL, host),
+            accepted(self, host),
         )
         model = self.create_model_config(files, host)
-        origin = self.sources.get("hf_overrides", "hf_overrides")
-        check_not_quantized(f"--hf-overrides (from {origin})", model.hf_config)
         check_architecture(model.architectures, host)
         check_blocks(self, model.max_model_len)
         check_ranks(self, text_config_of(model.hf_config))
@@ -324,6 +352,7 @@ class EngineArgs:
                 platform_owner=claim.owner,
                 device_type=str(getattr(platform, "device_type", "cpu")),
             ),
+            attention_backend=self.attention_backend,
             enforce_eager=self.enforce_eager,
             log_stats=not self.disable_log_stats,
             log_level=self.log_level,
@@ -331,5 +360,9 @@ class EngineArgs:
             additional_config=dict(self.additional_config),
         )
         changed = apply_platform(config, platform, claim.owner, host)
-        check_not_quantized(f"the configuration that {claim.owner} left", changed.model.hf_config)
+        check_quantized(
+            f"the configuration that {claim.owner} left",
+            find_quantized(changed.model.hf_config),
+            nobody if changed.model.quantization is None else accepted(self, host),
+        )
         return changed

@@ -7,18 +7,17 @@ path or a damaged checkpoint before it starts an engine. The weights are ``weigh
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import ModelFileError
 from .gguf import GGUFFile
 from .gguf_names import generation_config_from_gguf, hf_config_from_gguf, hf_tensors
+from .quantized import Accepts, check_quantized, describe_quantized, find_quantized, nobody
 from .regular_file import read_json_object
 from .safetensors_files import find_weight_files
 
 _END_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 _QUANTIZATION_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """What GPTQ, AWQ and ModelOpt write beside a config.json that says nothing of it."""
 
@@ -36,8 +35,11 @@ class ModelFiles:
     weight_files: tuple[str, ...]
 
 
-def read_model_files(path: str) -> ModelFiles:
+def read_model_files(path: str, accepts: Accepts = nobody) -> ModelFiles:
     """Read and check a model's files.
+
+    Args:
+        accepts: which quantizations are read.
 
     Raises:
         ModelFileError: what is missing, damaged or not supported, and where.
@@ -48,7 +50,7 @@ def read_model_files(path: str) -> ModelFiles:
             "safetensors files, or a .gguf file"
         )
     if os.path.isdir(path):
-        return _read_folder(path)
+        return _read_folder(path, accepts)
     if path.endswith(".gguf"):
         return _read_gguf(path)
     raise ModelFileError(
@@ -64,17 +66,23 @@ def _read_gguf(path: str) -> ModelFiles:
     return ModelFiles(path, "gguf", hf_config, generation_config_from_gguf(file), (path,))
 
 
-def _read_folder(path: str) -> ModelFiles:
+def _read_folder(path: str, accepts: Accepts) -> ModelFiles:
     config_path = os.path.join(path, "config.json")
     if not os.path.exists(config_path):
         ggufs = sorted(name for name in os.listdir(path) if name.endswith(".gguf"))
         hint = f"; to serve {ggufs[0]}, give its own path" if ggufs else ""
         raise ModelFileError(f"{path}: there is no config.json in this folder{hint}")
     hf_config = read_json_object(config_path)
-    _check_config(config_path, hf_config)
+    check_quantized(config_path, find_quantized(hf_config), accepts)
+    _check_architectures(config_path, hf_config)
     for name in _QUANTIZATION_FILES:
-        if os.path.exists(os.path.join(path, name)):
-            raise _quantized(os.path.join(path, name), read_json_object(os.path.join(path, name)))
+        beside = os.path.join(path, name)
+        if os.path.exists(beside):
+            found = describe_quantized(read_json_object(beside))
+            check_quantized(beside, found, accepts)
+            hf_config.setdefault(
+                "quantization_config", {"quant_method": found.method, **found.details}
+            )
     generation_path = os.path.join(path, "generation_config.json")
     if os.path.exists(generation_path):
         generation_config = read_json_object(generation_path)
@@ -85,37 +93,10 @@ def _read_folder(path: str) -> ModelFiles:
     return ModelFiles(path, "safetensors", hf_config, generation_config, find_weight_files(path))
 
 
-def _check_config(config_path: str, hf_config: dict[str, Any]) -> None:
-    check_not_quantized(config_path, hf_config)
+def _check_architectures(config_path: str, hf_config: dict[str, Any]) -> None:
     names = hf_config.get("architectures")
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         raise ModelFileError(
             f"{config_path}: 'architectures' is {names!r}; expected a list with the model's "
             'class, such as ["LlamaForCausalLM"]'
         )
-
-
-def check_not_quantized(where: str, hf_config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that says that its weights are quantized, wherever it came from.
-
-    Raises:
-        ModelFileError: naming ``where`` and the method.
-    """
-    for part in (hf_config, hf_config.get("text_config")):
-        for key in _QUANTIZATION_KEYS:
-            if isinstance(part, Mapping) and part.get(key) is not None:
-                raise _quantized(where, part[key])
-
-
-def _quantized(where: str, details: Any) -> ModelFileError:
-    found = details if isinstance(details, Mapping) else {}
-    inner = found.get("quantization")  # where ModelOpt has it
-    places = (found, inner if isinstance(inner, Mapping) else {})
-    method = next(
-        (part[key] for part in places for key in ("quant_method", "quant_algo") if part.get(key)),
-        "an unnamed method",
-    )
-    return ModelFileError(
-        f"{where}: the checkpoint is quantized with {method!r}, which is not supported; use the "
-        "unquantized checkpoint or a GGUF file"
-    )

@@ -84,7 +84,7 @@ class DefaultModelLoader(BaseModelLoader):
 
     def _prepare_weights(self, model_name_or_path: str) -> tuple[str, list[str]]:
         """The folder and the weight files to read, in order."""
-        files = read_model_files(model_name_or_path)
+        files = read_model_files(model_name_or_path, lambda method: True)  # asked in front
         if files.format != "safetensors":
             raise ModelFileError(
                 f"{model_name_or_path}: holds {files.format} weights, which this loader does not "
@@ -204,6 +204,9 @@ def initialize_model(
         name, model_class = resolve_architecture(config.architectures, current())
         claim = current().registry("model").get(name)
         owner = f" of {claim.owner}" if claim else ""
+    if vllm_config.quant_config is not None:
+        fused = getattr(model_class, "packed_modules_mapping", {})
+        vllm_config.quant_config.set_packed_modules(fused)
     arguments = _constructor_arguments(model_class, owner, vllm_config, config, prefix)
     try:
         with _building(vllm_config, config):
@@ -259,6 +262,7 @@ def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[No
                 dtype=model_config.dtype,
                 block_size=vllm_config.cache_config.block_size,
                 max_model_len=model_config.max_model_len,
+                attention_backend=vllm_config.attention_config.backend_cls,
             ),
             vllm_config.device_config.device,
         ):

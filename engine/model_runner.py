@@ -75,6 +75,8 @@ class ModelRunner:
         self.model_name = ""
         self.model_owner = ""
         """Identity of the plugin that registered the model."""
+        self.model_parts: list[str] = []
+        """What else it was built with by name, and whose that is."""
         self.kv_caches: dict[str, torch.Tensor] = {}
         # Elsewhere than on a CPU a gathered copy is no gain.
         self.decode_memory = DecodeMemory() if device.type == "cpu" else None
@@ -88,6 +90,7 @@ class ModelRunner:
             ModelFileError, UnknownArchitectureError, hookserve.hookspecs.PluginError
         """
         from .model_loader import get_model_loader, loader_name
+        from .model_parts import prepare_parts
 
         self.attention_layers().clear()  # those of a try that failed
         config = self.vllm_config.model_config
@@ -95,6 +98,7 @@ class ModelRunner:
         model = find_model(config.architectures, host)
         if model is not None:
             self.model_name, self.model_owner = model.name, model.owner
+        self.model_parts = prepare_parts(self.vllm_config, host)
         loader = host.registry("model_loader").get(loader_name(self.vllm_config))
         try:
             with host.enter(loader.plugin if loader is not None else None):
@@ -112,7 +116,8 @@ class ModelRunner:
     def _blame(self, what: str, error: BaseException) -> str:
         owner = f" of plugin {self.model_owner}" if self.model_owner else ""
         name = self.model_name or type(self.model).__qualname__
-        return f"model {name}{owner} {what}: {describe_error(error)}"
+        parts = f" (with {', '.join(self.model_parts)})" if self.model_parts else ""
+        return f"model {name}{owner}{parts} {what}: {describe_error(error)}"
 
     def attention_layers(self) -> dict[str, Any]:
         return self.vllm_config.compilation_config.static_forward_context

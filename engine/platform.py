@@ -119,7 +119,8 @@ class Platform:
     def get_attn_backend_cls(
         cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
     ) -> str:
-        """Class path of the attention backend; empty: the layer's own paged attention."""
+        """Name or class path of the attention backend; empty: the built-in one. Asked where
+        ``--attention-backend`` names none."""
         return ""
 
     @classmethod

@@ -33,10 +33,11 @@ def import_platform(claim: Claim, host: Host) -> Any:
 
 
 @contextmanager
-def as_plugin(host: Host, owner: str, what: str = "") -> Iterator[None]:
+def as_plugin(host: Host, owner: str | None, what: str = "") -> Iterator[None]:
     """Run a plugin's code as its own; what it raises is told under its name.
 
     Args:
+        owner: ``None``: of a class that the operator named by its path.
         what: the function that is called, for the message.
 
     Raises:
@@ -53,4 +54,4 @@ def as_plugin(host: Host, owner: str, what: str = "") -> Iterator[None]:
         raise
     except caught() as error:
         said = describe_error(error)
-        raise PluginError(owner, "run", f"{what} raised {said}" if what else said) from error
+        raise PluginError(owner or "(a class path)", "run", f"{what} raised {said}" if what else said) from error

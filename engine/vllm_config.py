@@ -75,7 +75,8 @@ class ModelConfig:
 
     @property
     def hf_text_config(self) -> HfConfig:
-        return self.hf_config.get_text_config()
+        own = getattr(self.hf_config, "get_text_config", None)  # a plugin's class may lack it
+        return self.hf_config if own is None else own()  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -172,6 +173,14 @@ class DeviceConfig:
 
 
 @dataclass
+class AttentionConfig:
+    backend: str | None = None
+    """Name or class path; ``None``: the platform's."""
+    backend_cls: Any = None
+    """Filled by the worker before its model is built."""
+
+
+@dataclass
 class CompilationConfig:
     mode: int = 0
     custom_ops: list[str] = field(default_factory=list)
@@ -195,7 +204,9 @@ class VllmConfig:
     compilation_config: CompilationConfig
     observability_config: ObservabilityConfig
     additional_config: dict[str, Any]
+    attention_config: AttentionConfig = field(default_factory=AttentionConfig)
     quant_config: Any = None
+    """Filled by the worker before its model is built."""
     lora_config: Any = None
     speculative_config: Any = None
     kv_transfer_config: Any = None
@@ -221,6 +232,7 @@ class VllmConfig:
                 enforce_eager=config.enforce_eager,
                 architectures=list(model.architectures),
                 max_logprobs=model.max_logprobs,
+                quantization=model.quantization,
             ),
             cache_config=CacheConfig(
                 block_size=config.cache.block_size,
@@ -244,6 +256,7 @@ class VllmConfig:
             compilation_config=CompilationConfig(),
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
+            attention_config=AttentionConfig(config.attention_backend),
             engine_config=config,
         )
         for path, value in config.tree_changes.items():

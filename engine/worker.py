@@ -13,7 +13,6 @@ from hookserve.hookspecs import current
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
-from .errors import ConfigError
 from .late_refusals import late_refusals
 from .model_runner import ModelRunner
 from .platform import Platform
@@ -72,12 +71,9 @@ class Worker:
         torch.set_num_threads(self.num_threads)
         with current().enter(self.platform_owner):
             self.platform.check_if_supports_dtype(self.vllm_config.model_config.dtype)
-            backend = self.platform.get_attn_backend_cls(None, None)
-            if backend:
-                raise ConfigError(
-                    f"platform {self.platform.device_name} asks for the attention backend "
-                    f"{backend}; only the layers' own paged attention is available"
-                )
+            attention = self.vllm_config.attention_config
+            if attention.backend is None:
+                attention.backend = self.platform.get_attn_backend_cls(None, None) or None
             self.platform.set_device(self.device)
             self.platform.manual_seed_all(self.vllm_config.model_config.seed)
         if self.world_size > 1:

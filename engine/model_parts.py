@@ -1,0 +1,91 @@
+"""What plugins contribute to a model before it is built: the class of its configuration, the
+attention backend and the quantization. The worker fills them into its tree here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookserve.hookspecs.errors import PluginError
+from hookserve.ops.attention_backend import AttentionBackend
+from hookserve.ops.quantization import QuantizationConfig
+
+from .errors import ConfigError
+from .hf_configs import make_hf_config
+from .plugin_code import as_plugin
+from .quantized import find_quantized
+from .regular_file import read_json_object
+from .vllm_config import VllmConfig
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
+T = TypeVar("T")
+DEFAULT_ATTENTION = "paged"
+
+
+def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
+    """Fill ``hf_config``, ``attention_config.backend_cls`` and ``quant_config`` in.
+
+    Returns:
+        What was asked for by name, for a message about what the model does with it.
+
+    Raises:
+        UnknownNameError: a name that nobody registered; with the nearest ones.
+        hookserve.hookspecs.PluginError: a class that cannot be imported, is of another kind, or
+            raises.
+        ConfigError: the quantization cannot compute in the model's type.
+    """
+    model, attention = vllm_config.model_config, vllm_config.attention_config
+    assert vllm_config.engine_config is not None, "made from an EngineConfig, like every tree"
+    model.hf_config = make_hf_config(vllm_config.engine_config.model.hf_config, host)
+    said = []
+    name = attention.backend or DEFAULT_ATTENTION
+    attention.backend_cls = _resolve("attention_backend", name, AttentionBackend, host)
+    if attention.backend is not None:
+        said.append(f"attention backend {name} of {_owner('attention_backend', name, host)}")
+    if model.quantization is not None:
+        vllm_config.quant_config = _make_quant_config(vllm_config, model.quantization, host)
+        owner = _owner("quantization", model.quantization, host)
+        said.append(f"quantization {model.quantization} of {owner}")
+    return said
+
+
+def _owner(kind: str, name: str, host: Host) -> str:
+    claim = host.registry(kind).get(name)
+    return name if claim is None else claim.owner
+
+
+def _resolve(kind: str, name: str, base: type[T], host: Host) -> type[T]:
+    found = host.registry(kind).resolve(name)
+    if not isinstance(found, type) or not issubclass(found, base):
+        message = f"{kind} '{name}': {found!r} is not a subclass of {base.__module__}."
+        raise PluginError(_owner(kind, name, host), "register", message + base.__name__)
+    return found
+
+
+def _make_quant_config(vllm_config: VllmConfig, name: str, host: Host) -> QuantizationConfig:
+    cls = _resolve("quantization", name, QuantizationConfig, host)
+    claim = host.registry("quantization").get(name)
+    with as_plugin(host, claim.owner if claim else None, f"quantization '{name}'"):
+        made = cls.from_config(_details(vllm_config, cls))
+        dtypes = list(made.get_supported_act_dtypes())
+    if dtypes and vllm_config.model_config.dtype not in dtypes:
+        shown = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise ConfigError(
+            f"quantization '{name}' does not compute in {vllm_config.model_config.dtype_name}; "
+            f"use --dtype with one of {shown}"
+        )
+    return made
+
+
+def _details(vllm_config: VllmConfig, cls: type[QuantizationConfig]) -> dict[str, Any]:
+    """What ``from_config`` is given."""
+    assert vllm_config.engine_config is not None
+    model = vllm_config.engine_config.model
+    found = find_quantized(model.hf_config)
+    if found is not None:
+        return dict(found.details)
+    beside = [os.path.join(model.path, name) for name in cls.get_config_filenames()]
+    return next((read_json_object(path) for path in beside if os.path.exists(path)), {})
