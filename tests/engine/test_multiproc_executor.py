@@ -31,7 +31,7 @@ from hookserve.engine.multiproc_executor import MultiprocExecutor
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.step import CachedRequestData, NewRequestData, SchedulerOutput
 from hookserve.engine.vllm_config import VllmConfig
-from hookserve.hookspecs import PluginConflictError, PluginSettings, bootstrap
+from hookserve.hookspecs import Denied, PluginConflictError, PluginSettings, bootstrap
 
 SUPPORT = Path(__file__).parents[1] / "support"
 Start = Callable[..., MultiprocExecutor]
@@ -275,6 +275,26 @@ def test_a_plugin_that_fails_in_the_worker_alone_is_named_to_the_engine(start: S
     assert failure.identity == "file:failing"
     assert (failure.process, failure.stage) == ("worker", "run")
     assert "OSError: not here" in failure.error
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "how"),
+    [
+        ("killer", "os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("leaver", "os._exit(0)", "ended with exit code 0"),
+    ],
+)
+def test_a_plugin_whose_code_ran_when_a_worker_ended_is_named(
+    name: str, end: str, how: str, start: Start
+) -> None:
+    source = HEAD + (
+        f"import os\n@hookimpl\ndef process_started(roles):\n    if 'worker' in roles: {end}"
+    )
+    wanted = rf"worker \d \(pid \d+\) {how} while the code of plugin file:{name} ran"
+    with pytest.raises(WorkerError, match=wanted) as caught:
+        start(**{name: source})
+    crash = Denied(f"file:{name}", "worker", "crash", f"its code ran when the process {how}")
+    assert caught.value.failures == [crash]
 
 
 def test_each_worker_reports_its_own_plugins(start: Start) -> None:
