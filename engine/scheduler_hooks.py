@@ -63,10 +63,10 @@ class SchedulerHooks:
         if not self._select_victim.guards:
             return None
         assert self._calls is not None
-        request_id = self._calls.select_victim([view_of(request) for request in running])
-        if request_id is None:
+        chosen = self._calls.select_victim([view_of(request) for request in running])
+        if chosen is None:
             return None
-        return next(request for request in running if request.request_id == request_id)
+        return next(request for request in running if request.request_id == chosen.value)
 
     def scheduled(self, output: SchedulerOutput) -> None:
         """Tell what was chosen; of a copy, so that nobody changes the step by it."""

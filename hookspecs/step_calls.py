@@ -7,11 +7,12 @@ what an order, a victim or a stream of weights means is the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .context import enter
 from .notify_loop import caught
+from .owned import Owned
 from .step_types import QueuedRequest, StepBatch
 
 if TYPE_CHECKING:
@@ -31,21 +32,19 @@ class StepCalls:
             try:
                 answer = hook.answer_now(guard, list(queue))
                 if answer is not None:
-                    _check_order(queue, answer)
-                    queue = list(answer)
+                    queue = _reordered(queue, answer)
             except caught() as error:
                 hook.failed(guard, error)
         return queue
 
-    def select_victim(self, running: list[QueuedRequest]) -> str | None:
-        """The id of one of ``running``; ``None``: no plugin chooses."""
+    def select_victim(self, running: list[QueuedRequest]) -> Owned | None:
+        """The id of one of ``running``, and who chose it; ``None``: no plugin chooses."""
         hook = self.hooks["select_victim"]
         for guard in hook.guards:
             try:
                 answer = hook.answer_now(guard, list(running))
                 if answer is not None:
-                    _check_victim(running, answer)
-                    return str(answer)
+                    return Owned(guard.plugin, _victim(running, answer))
             except caught() as error:
                 hook.failed(guard, error)
         return None
@@ -149,23 +148,26 @@ def _is_behind(cause: BaseException, error: BaseException) -> bool:
     return at is cause
 
 
-def _check_order(queue: list[QueuedRequest], answer: object) -> None:
-    if not isinstance(answer, Sequence) or isinstance(answer, str):
+def _reordered(queue: list[QueuedRequest], answer: object) -> list[QueuedRequest]:
+    """Our own views in the plugin's order; raises for an answer that is none."""
+    if not isinstance(answer, list | tuple):
         raise TypeError(
             f"order_waiting returned a {type(answer).__name__}; expected the list of the waiting "
             "requests in another order, or None"
         )
-    ids = [view.request_id if isinstance(view, QueuedRequest) else None for view in answer]
-    wanted = {view.request_id for view in queue}
-    if len(ids) != len(queue) or set(ids) != wanted:
+    ids = [view.request_id for view in answer if isinstance(view, QueuedRequest)]
+    mine = {view.request_id: view for view in queue}
+    if len(answer) != len(queue) or set(ids) != mine.keys():
         raise ValueError(
-            f"order_waiting returned {len(ids)} entries, of which {len(wanted.intersection(ids))} "
-            f"are waiting requests; expected each of the {len(queue)} once"
+            f"order_waiting returned {len(answer)} entries, {len(mine.keys() & set(ids))} of the "
+            f"waiting requests among them; expected each of the {len(queue)} once"
         )
+    return [mine[request_id] for request_id in ids]
 
 
-def _check_victim(running: list[QueuedRequest], answer: object) -> None:
-    if not isinstance(answer, str):
+def _victim(running: list[QueuedRequest], answer: object) -> str:
+    """The id; raises for an answer that is none."""
+    if type(answer) is not str:
         raise TypeError(
             f"select_victim returned a {type(answer).__name__}; expected a request id or None"
         )
@@ -174,6 +176,7 @@ def _check_victim(running: list[QueuedRequest], answer: object) -> None:
             f"select_victim returned {answer[:100]!r}, which is none of the {len(running)} "
             "running requests"
         )
+    return answer
 
 
 def _check_weight(item: object) -> None:
