@@ -207,6 +207,53 @@ def test_a_refused_request_is_not_read_and_reaches_no_engine(serve_script: Any) 
     asyncio.run(run())
 
 
+class Watching:
+    """A plugin that notes as whose each of its hooks is told of a request."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    @hookimpl
+    def before_request(self, request: Any, principal: Principal | None) -> None:
+        self.told.append(("before_request", principal))
+
+    @hookimpl
+    def admit(self, principal: Principal | None, load: Any) -> None:
+        self.told.append(("admit", principal))
+
+    @hookimpl
+    def metric_labels(self, principal: Principal | None) -> None:
+        self.told.append(("metric_labels", principal))
+
+    @hookimpl
+    def request_finished(self, record: Any) -> None:
+        self.told.append(("request_finished", record.principal))
+
+
+@pytest.mark.parametrize("settings", [KEYS, {}], ids=["closed", "open"])
+def test_the_hooks_and_the_engine_learn_who_asks(
+    serve_script: Any, settings: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        watching = Watching()
+        async with serve_script(say("a"), plugins=[watching], settings=settings) as served:
+            headers = {"authorization": "Bearer root"}
+            body = {"prompt": "a", "model": "m"}
+            await served.http.post("/v1/completions", json=body, headers=headers)
+            async with asyncio.timeout(5):
+                while len(watching.told) < 4:
+                    await asyncio.sleep(0.001)
+            told = dict(watching.told)
+            name = "admin-key-1" if settings else None
+            scopes = frozenset({"inference", "admin"})
+            principal = Principal("admin-key-1", scopes) if settings else None
+            assert told.pop("request_finished") == name
+            assert told == dict.fromkeys(("before_request", "admit", "metric_labels"), principal)
+            assert [request.principal for request in served.engine.requests] == [name]
+
+    asyncio.run(run())
+
+
 # -- plugins' routes in the place of built-in ones -------------------------------------------------
 
 

@@ -37,8 +37,10 @@ def test_every_setting_is_listed_with_where_it_came_from(
     file = tmp_path / "c.toml"
     file.write_text("block-size = 8\n")
     words = ["run", str(tiny_llama), "--dry-run", "--config", str(file), "--max-num-seqs", "4"]
-    assert main(words) == 0
-    out = capsys.readouterr().out
+    assert main([*words, "--api-key", "sesame", "--api-key", "sesame2"]) == 0
+    printed = capsys.readouterr()
+    assert "sesame" not in printed.out + printed.err
+    out = printed.out
     rows = [re.split(r"\s{2,}", line) for line in lines_of(out, "Settings")]
     assert [row[0] for row in rows] == [spec.key for spec in all_specs()]
     found = {row[0]: (row[1], row[2]) for row in rows}
@@ -48,6 +50,8 @@ def test_every_setting_is_listed_with_where_it_came_from(
     assert found["max-model-len"] == ("512", "the model")
     assert found["dtype"][0] == "float32" and "checkpoint" in found["dtype"][1]
     assert found["port"] == ("8000", "default")
+    assert found["api-key"] == ("set (2)", "flag --api-key")
+    assert found["admin-key"] == ("not set", "default")
     # 4 sequences of 512 tokens fit anywhere: 256 blocks of 8.
     (plan, weights) = lines_of(out, "Memory")
     assert "2048 tokens in 256 blocks" in plan and "4 sequences of 512 tokens" in plan

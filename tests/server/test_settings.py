@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookserve.engine.errors import ConfigError, UsageError
+from hookserve.server.secret import Secret
 from hookserve.server.settings import all_specs, resolve_settings
 
 
@@ -326,3 +327,38 @@ def test_no_two_settings_share_a_name() -> None:
         [option for spec in all_specs() for option in (spec.flag, *spec.setting.aliases)],
     ):
         assert len(names) == len(set(names))
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+
+def test_keys_come_from_everywhere_and_are_taken_as_they_are(tmp_path: Path) -> None:
+    """A comma is a part of a key: two shorter keys would open the server too."""
+    file = write(tmp_path / "c.toml", 'api-key = ["one", "two", "one"]\nadmin-key = "root"\n')
+    by_file = resolve_settings({"config": file}, {}).server
+    assert by_file.api_key == (Secret("one"), Secret("two"))
+    assert by_file.admin_key == (Secret("root"),)
+    by_env = resolve_settings({"config": file}, {"HOOKSERVE_API_KEY": "a,b"}).server
+    assert by_env.api_key == (Secret("a,b"),)
+    by_flag = resolve_settings({"api_key": ["x", "[y]"]}, {"HOOKSERVE_API_KEY": "a"}).server
+    assert by_flag.api_key == (Secret("x"), Secret("[y]"))
+
+
+def test_no_settings_show_a_key() -> None:
+    settings = resolve_settings({"api_key": ["sesame"]}, {"HOOKSERVE_ADMIN_KEY": "open-up"})
+    assert settings.server.api_key and settings.server.admin_key
+    for shown in (repr(settings), str(settings.values), str(settings.server.api_key[0])):
+        assert "sesame" not in shown and "open-up" not in shown
+
+
+@pytest.mark.parametrize("key", ["", " ", "two words", "tab\t", "ключ", "line\n"])
+def test_a_key_that_could_not_be_sent_is_refused_and_not_shown(key: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--api-key .*: expected a key of visible ASCII") as flag:
+        resolve_settings({"api_key": ["sesame", key]}, {})
+    with pytest.raises(ConfigError, match="environment HOOKSERVE_ADMIN_KEY"):
+        resolve_settings({}, {"HOOKSERVE_ADMIN_KEY": key})
+    file = write(tmp_path / "c.toml", "api-key = 7\n")
+    with pytest.raises(ConfigError, match=r"c.toml\): expected a key") as number:
+        resolve_settings({"config": file}, {})
+    for caught in (flag, number):
+        assert not {"words", "ключ", "tab", "line", "sesame", "7"} & set(str(caught.value).split())
