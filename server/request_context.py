@@ -19,6 +19,7 @@ def begin(scope: Scope, request_id: str) -> None:
     """Note the id of a request of which nobody knows yet who sends it."""
     state = _state(scope)
     state["request_id"] = request_id
+    state["root_path"] = scope.get("root_path", "")
     state["principal"] = None
 
 
@@ -60,8 +61,8 @@ def head_of(scope: Scope) -> RequestHead:
 def route_path(scope: Scope) -> str:
     """The path as routes are compared with it: decoded, without the application's root path."""
     path: str = scope["path"]
-    # A mounted application has moved ``root_path``, and kept the first one under this name.
-    root: str = scope.get("app_root_path", scope.get("root_path", ""))
+    # A route that mounts an application has moved the scope's own.
+    root: str = _state(scope).get("root_path", scope.get("root_path", ""))
     return path[len(root) :] if path == root or path.startswith(root + "/") else path
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from hookserve.hookspecs import (
@@ -25,6 +27,7 @@ from hookserve.hookspecs import (
     UnknownNameError,
     hookimpl,
 )
+from hookserve.server.request_context import head_of
 from hookserve.server.route_access import ADMIN, PUBLIC, ScopedRoute
 from hookserve.server.secret import Secret
 from http_front import exchange, listening
@@ -291,6 +294,37 @@ def test_a_plugins_route_is_closed_also_where_it_replaces_an_open_one(serve_scri
             assert (await served.http.get("/livez")).status_code == 200
 
     asyncio.run(run())
+
+
+def test_paths_are_those_below_where_the_application_is_mounted(serve_script: Any) -> None:
+    async def run() -> None:
+        tenants = Tenants()
+        async with serve_script(say("a"), plugins=[tenants, Mounting()], settings=KEYS) as served:
+            outer = Starlette(routes=[Mount("/deep", served.runtime.app)])
+            transport = httpx.ASGITransport(outer)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                assert (await http.get("/deep/livez")).status_code == 200
+                assert (await http.get("/deep/v1/models")).status_code == 401
+                assert (await http.get("/deep/livez/v1/models")).status_code == 401
+                reply = await http.get("/deep/app/x", headers={"x-tenant": "blue"})
+                assert reply.text == "/app/x"
+            assert tenants.heads[-1].path == "/app/x"
+
+    asyncio.run(run())
+
+
+class Mounting:
+    """A plugin that mounts an application, which asks for the request's head."""
+
+    @hookimpl
+    def endpoint(self) -> Endpoint:
+        return Endpoint("mounting", lambda: self)
+
+    def routes(self) -> list[Mount]:
+        return [Mount("/app", routes=[Route("/x", self.answer)])]
+
+    async def answer(self, request: Request) -> PlainTextResponse:
+        return PlainTextResponse(head_of(request.scope).path)
 
 
 # -- WebSockets ------------------------------------------------------------------------------------
