@@ -120,7 +120,8 @@ def command_line(pid: int) -> str:
 
 
 class RunningServer:
-    """``server run ARGS`` on a free port. A context manager: leaving it ends the whole tree."""
+    """``server run ARGS`` on a free port, or another ``program`` that takes its flags. A context
+    manager: leaving it ends the whole tree."""
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class RunningServer:
         cwd: Path | None = None,
         ready: bool = True,
         timeout: float = START_TIMEOUT_S,
+        program: Sequence[str] = (str(SERVER), "run"),
     ) -> None:
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
@@ -141,7 +143,7 @@ class RunningServer:
         work.mkdir(exist_ok=True)
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                [str(SERVER), "run", *args, "--port", str(self.port)],
+                [*program, *args, "--port", str(self.port)],
                 env=clean_environment(env),
                 cwd=work,
                 stdin=subprocess.DEVNULL,

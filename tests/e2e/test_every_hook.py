@@ -1,0 +1,235 @@
+"""Every hook in every process, read from live processes: where it runs, how often, and that the
+host's counters are what the plugin itself has written down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import every_hook
+from every_hook import SPECS
+from harness import RunningServer, clean_environment, wait_until
+
+PROMPT = {"prompt": [1, 2, 3], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+
+AT_START = {
+    name for name, info in SPECS.items() if info.kind is not None or name == "settings_schema"
+} | {"process_started"}
+"""Once in each process that has a role of the hook."""
+ONCE = {"engine_config", "model_loaded", "weights"}
+OF_A_REQUEST = {"before_request", "admit", "metric_labels", "request_finished"}
+OF_A_STEP = {"after_schedule", "before_step", "after_step"}
+NOT_HERE = {"select_victim", "shutdown"}
+"""No cache is under pressure; and nobody can be asked after the end."""
+SOMETIMES = {"authenticate", "before_response", "order_waiting"}
+
+
+class Life:
+    """One life of a server with the plugin: what it answered, and what the plugin wrote."""
+
+    def __init__(self, server: RunningServer, trace: Path) -> None:
+        self.front = server.pid
+        assert server.post("/v1/completions", PROMPT).status_code == 200
+        # The last hooks of a request run beside its reply.
+        is_over = {"metric_labels", "request_finished"}.issubset
+        wait_until(lambda: is_over(self.names(trace)), 10, server.output())
+        self.before = every_hook.read_calls(trace)
+        self.reply = server.get("/v1/plugins").json()
+        self.metrics = server.get("/metrics").text
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit(30) == 0, server.stderr
+        self.after = every_hook.read_calls(trace)
+        self.stderr = server.stderr
+
+    @staticmethod
+    def names(trace: Path) -> set[str]:
+        return {name for _, _, name in every_hook.read_calls(trace)}
+
+    def report(self, process: str) -> dict[str, Any]:
+        (report,) = [
+            plugin
+            for plugin in self.reply["processes"][process]
+            if plugin["identity"] == every_hook.IDENTITY
+        ]
+        return report
+
+    def written(self, process: str, *, after: bool = False) -> dict[str, int]:
+        """Hook to calls, in one process, without what its command line did before."""
+        calls = self.after if after else self.before
+        pid, roles = self.reply["pids"][process], tuple(sorted(self.reply["roles"][process]))
+        return {name: count for (p, r, name), count in calls.items() if (p, r) == (pid, roles)}
+
+
+def make_life(folder: Path, model: Path, *args: str, **options: Any) -> Life:
+    site, trace = folder / "site", folder / "trace.jsonl"
+    site.mkdir()
+    every_hook.install(site)
+    env = {"PYTHONPATH": str(site), every_hook.TRACE: str(trace)}
+    with RunningServer([str(model), *args], env=env, **options) as server:
+        return Life(server, trace)
+
+
+@pytest.fixture(scope="module")
+def one_worker(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """The worker is in the engine's process."""
+    return make_life(tmp_path_factory.mktemp("one"), tiny_llama)
+
+
+UNGUARDED = """
+import sys
+
+import torch  # before anything of the server
+
+from hookserve.server.cli import main
+
+sys.exit(main(["run", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_workers(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """Two processes of their own, behind a script that has no ``__name__`` guard and has imported
+    torch."""
+    folder = tmp_path_factory.mktemp("two")
+    script = folder / "script.py"
+    script.write_text(UNGUARDED)
+    program = [sys.executable, str(script)]
+    return make_life(folder, tiny_llama, "--tensor-parallel-size", "2", program=program)
+
+
+@pytest.fixture(params=["one_worker", "two_workers"])
+def life(request: pytest.FixtureRequest) -> Life:
+    found: Life = request.getfixturevalue(request.param)
+    return found
+
+
+def test_the_processes_have_their_roles(one_worker: Life, two_workers: Life) -> None:
+    assert one_worker.reply["roles"] == {"front": ["front"], "engine": ["engine", "worker"]}
+    assert two_workers.reply["roles"] == {
+        "front": ["front"],
+        "engine": ["engine"],
+        "worker 0": ["worker"],
+        "worker 1": ["worker"],
+    }
+    for each in (one_worker, two_workers):
+        assert each.reply["unanswered"] == {}
+        assert each.reply["pids"]["front"] == each.front
+        assert len(set(each.reply["pids"].values())) == len(each.reply["roles"])
+
+
+def test_every_hook_is_of_a_class_of_its_own() -> None:
+    groups = (AT_START, ONCE, OF_A_REQUEST, OF_A_STEP, NOT_HERE, SOMETIMES, {"cli_options"})
+    assert sorted(name for group in groups for name in group) == sorted(SPECS)
+
+
+def test_each_function_ran_where_it_should_and_never_elsewhere(life: Life) -> None:
+    steps = set()
+    for process, roles in life.reply["roles"].items():
+        report = life.report(process)
+        assert (report["state"], report["warnings"], report["patches"]) == ("active", [], [])
+        hooks = {hook["name"]: hook for hook in report["hooks"]}
+        assert sorted(hooks) == sorted(SPECS)
+        for name, hook in hooks.items():
+            here = bool(set(SPECS[name].roles) & set(roles))
+            at = (process, name)
+            assert (hook["called_here"], hook["errors"]) == (here, 0), at
+            if not here:
+                assert (hook["calls"], hook["position"]) == (0, None), at
+            elif name in AT_START | ONCE | OF_A_REQUEST:
+                assert hook["calls"] == 1, at
+            elif name in SOMETIMES:
+                assert hook["calls"] >= 1, at
+            elif name in OF_A_STEP:
+                steps.add(hook["calls"])
+            else:
+                assert name in NOT_HERE and hook["calls"] == 0, at
+    (num_steps,) = steps
+    assert num_steps >= PROMPT["max_tokens"], "each step, and in every worker"
+
+
+def test_the_counters_are_what_the_plugin_itself_has_written(life: Life) -> None:
+    for process in life.reply["roles"]:
+        counted = {hook["name"]: hook["calls"] for hook in life.report(process)["hooks"]}
+        written = life.written(process)
+        written["authenticate"] = written.get("authenticate", 0) + (process == "front")
+        assert {name: count for name, count in counted.items() if count} == {
+            name: count for name, count in written.items() if count
+        }, process
+
+
+def test_each_process_said_once_that_it_ends_and_no_other_wrote(life: Life) -> None:
+    for process in life.reply["roles"]:
+        assert life.written(process, after=True)["shutdown"] == 1, process
+    pids = set(life.reply["pids"].values())
+    assert {pid for pid, _, _ in life.after} == pids
+    of_the_command_line = {
+        name: count for (_, roles, name), count in life.after.items() if roles == ("cli",)
+    }
+    assert of_the_command_line.pop("cli_options") == 1
+    assert of_the_command_line in ({}, {"settings_schema": 1})
+
+
+def test_the_metrics_know_every_process(life: Life) -> None:
+    line = 'hookserve_hook_errors_total{{hook="process_started",plugin="{}",process="{}"}} 0.0'
+    for process in life.reply["roles"]:
+        assert line.format(every_hook.IDENTITY, process) in life.metrics
+
+
+IN_A_THREAD = """
+import json, sys, threading
+
+from hookserve.engine import LLM, SamplingParams
+
+model, answer = sys.argv[1:]
+
+
+def work():
+    with LLM(model) as llm:
+        llm.generate([[1, 2, 3]], SamplingParams(max_tokens=6, ignore_eos=True))
+        (mine,) = llm.plugins.describe(all_processes=True)
+        (plugin,) = [each for each in mine.plugins if each.name == "every_hook"]
+        counted = {hook.name: hook.calls for hook in plugin.hooks if hook.calls}
+        json.dump({"roles": mine.roles, "calls": counted}, open(answer, "w"))
+
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_an_llm_made_in_a_thread_of_a_command_is_all_roles_in_one(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    site, trace, answer = tmp_path / "site", tmp_path / "trace", tmp_path / "answer.json"
+    site.mkdir()
+    every_hook.install(site)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_THREAD, str(tiny_llama), str(answer)],
+        env=clean_environment({"PYTHONPATH": str(site), every_hook.TRACE: str(trace)}),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(answer.read_text())
+    assert told["roles"] == ["front", "engine", "worker"]
+    calls = every_hook.read_calls(trace)
+    assert len({pid for pid, _, _ in calls}) == 1
+    written = {name: count for (_, _, name), count in calls.items()}
+    assert written.pop("shutdown") == 1
+    assert told["calls"] == written
+    for name in AT_START | ONCE:
+        here = bool(set(SPECS[name].roles) & set(told["roles"]))
+        assert written.get(name, 0) == here, name
+    for name in OF_A_STEP:
+        assert written[name] >= 6, name
+    assert not written.keys() & OF_A_REQUEST, "these belong to HTTP"
