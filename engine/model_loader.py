@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hookserve.hookspecs import current
+from hookserve.hookspecs.context import enter
 from hookserve.ops.context import get_tp_group, set_model_context
 
 from .errors import ConfigError, ModelFileError
@@ -199,17 +200,18 @@ def initialize_model(
         model_config: in place of ``vllm_config.model_config``.
     """
     config = model_config or vllm_config.model_config
-    owner = ""
+    owner, plugin = "", None
     if model_class is None:
         name, model_class = resolve_architecture(config.architectures, current())
         claim = current().registry("model").get(name)
-        owner = f" of {claim.owner}" if claim else ""
+        if claim is not None:
+            owner, plugin = f" of {claim.owner}", claim.plugin
     if vllm_config.quant_config is not None:
         fused = getattr(model_class, "packed_modules_mapping", {})
         vllm_config.quant_config.set_packed_modules(fused)
     arguments = _constructor_arguments(model_class, owner, vllm_config, config, prefix)
     try:
-        with _building(vllm_config, config):
+        with enter(plugin), _building(vllm_config, config):
             model = model_class(**arguments)
     except AttributeError as error:
         if not isinstance(error.obj, HfConfig):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hookserve.hookspecs import HostError, current
+from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
@@ -29,6 +30,7 @@ from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
 
 if TYPE_CHECKING:
+    from hookserve.hookspecs import Plugin
     from hookserve.ops.kv_cache_spec import FullAttentionSpec
 
 
@@ -74,6 +76,7 @@ class ModelRunner:
         self.model: Any = None
         self.model_name = ""
         self.model_owner = ""
+        self._model_plugin: Plugin | None = None
         """Identity of the plugin that registered the model."""
         self.model_parts: list[str] = []
         """What else it was built with by name, and whose that is."""
@@ -98,6 +101,7 @@ class ModelRunner:
         model = find_model(config.architectures, host)
         if model is not None:
             self.model_name, self.model_owner = model.name, model.owner
+            self._model_plugin = model.plugin
         self.model_parts = prepare_parts(self.vllm_config, host)
         loader = host.registry("model_loader").get(loader_name(self.vllm_config))
         try:
@@ -242,7 +246,7 @@ class ModelRunner:
         """Logits of the rows that are sampled, [sampled, vocab]; ``None`` if there are none."""
         context = ForwardContext(attn_metadata=inputs.attn_metadata, layers=self.attention_layers())
         try:
-            with set_forward_context(context):
+            with enter(self._model_plugin), set_forward_context(context):
                 hidden = self.model(input_ids=inputs.input_ids, positions=inputs.positions)
                 if len(hidden) != len(inputs.input_ids):
                     raise ValueError(
