@@ -14,6 +14,7 @@ import operator
 import os
 import signal
 import sys
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,8 +95,10 @@ class Snapshot:
 
     def __init__(self) -> None:
         self._taken: list[tuple[Namespace, dict[str, Any]]] = []
-        for namespace in (Environment(), Signals(), WarningFilters(), *_loggers()):
+        for namespace in (Environment(), WarningFilters(), *_loggers()):
             self._take(namespace)
+        if threading.current_thread() is threading.main_thread():
+            self._take(Signals())  # elsewhere nobody can set one
         for name, module in list(sys.modules.items()):
             if _is_host_module(name) and isinstance(module, ModuleType):
                 self.add_module(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -258,6 +259,26 @@ def test_threads_stay_and_are_told(make_host: MakeHost, site: Path) -> None:
         for thread in threading.enumerate():
             if thread.name in ("a", "b"):
                 thread.join(5)
+
+
+def test_a_signal_handler_that_the_program_sets_meanwhile_is_not_the_plugins(
+    make_host: MakeHost, site: Path
+) -> None:
+    """The plugin is loaded in a thread, where nobody can set one."""
+    arrived, gate, hosts = threading.Event(), threading.Event(), []
+    file = write(site, "import threading", "own = threading.current_thread()", "own.pause()")
+    thread: Any = threading.Thread(target=lambda: hosts.append(make_host(files=(file,))))
+    thread.pause = lambda: (arrived.set(), gate.wait(10))
+    thread.start()
+    assert arrived.wait(10)
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        gate.set()
+        thread.join(10)
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert report_of(hosts[0]).state == "active"
 
 
 def test_values_that_cannot_be_compared_are_only_told_apart(
