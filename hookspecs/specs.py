@@ -162,7 +162,9 @@ def hf_config(ctx: PluginContext) -> Named | Iterable[Named] | None:
 
 @hookspec(call="collect", roles=("front",), failure="refuse", kind="authenticator")
 def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
-    """Declare authenticators, chosen by ``--authenticator``.
+    """Declare authenticators, chosen by ``--authenticator``. The chosen one is built as
+    ``cls(config)`` (contract: ``Authenticator``) and asked after the keys, before the hook
+    ``authenticate``.
 
     Returns: one ``Named``, several, or ``None``.
     Runs in: front.
@@ -174,7 +176,9 @@ def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
 
 @hookspec(call="collect", roles=("front",), failure="refuse", kind="middleware")
 def middleware(ctx: PluginContext) -> Target | Iterable[Target] | None:
-    """Put pure ASGI layers around the application, inside the server's own limits.
+    """Put pure ASGI layers around the application, inside the server's own limits. They are behind
+    the keys, the probes go past them, and nothing reaches them before the start is complete. A
+    coroutine function ``(request, call_next)`` is taken as well.
 
     Returns: one ASGI middleware (``cls(app)``), its path, several, or ``None``.
     Runs in: front.
@@ -267,13 +271,13 @@ def model_loaded(model: Any, config: Any, ctx: PluginContext) -> None:
     """
 
 
-@hookspec(call="pipeline", roles=("worker",), failure="refuse")
+@hookspec(call="pipeline", roles=("worker",), failure="refuse", may_yield=True)
 def weights(
     iterator: Iterator[tuple[str, Any]], config: Any, ctx: PluginContext
 ) -> Iterator[tuple[str, Any]] | None:
     """Change the stream of weights on its way to the model.
 
-    Returns: an iterator of names and tensors, or ``None``.
+    Returns: an iterator of names and tensors, or ``None``; may be a generator function.
     Runs in: worker.
     Called: once in each worker, while loading (pipeline).
     Fails: the plugin is out everywhere (refuse).
@@ -285,7 +289,8 @@ def weights(
 def authenticate(
     request: RequestHead, ctx: PluginContext
 ) -> Principal | Awaitable[Principal | None] | None:
-    """Say who sends an HTTP request.
+    """Say who sends an HTTP request. A plugin that implements this closes every route but
+    ``/livez``, ``/readyz`` and ``/health``. A WebSocket's first request is asked about too.
 
     Returns: a ``Principal``, or ``None``: not known here; may be a coroutine function.
     Runs in: front.
