@@ -23,6 +23,7 @@ from hookserve.engine.errors import UsageError
 from hookserve.hookspecs.discovery import discover
 from hookserve.hookspecs.selection import apply_settings
 
+from .plugin_probe import STDERR
 from .setting_values import Spec
 from .settings import all_specs, resolve_settings
 
@@ -215,7 +216,7 @@ class _Bench:
             # Standard output is for the outcome alone; a session of its own, so that the timeout
             # ends whatever the command has started.
             child: subprocess.Popen[Any] = subprocess.Popen(
-                self.command, env=environ, stdout=sys.stderr, start_new_session=True
+                self.command, env=environ, stdout=STDERR, start_new_session=True
             )
         except OSError as error:
             raise UsageError(f"{self.command[0]} cannot be run: {error.strerror}") from error

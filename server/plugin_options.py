@@ -163,7 +163,8 @@ class _Collector:
             prog="server run", add_help=False, allow_abbrev=False, conflict_handler="resolve"
         )
         actions = _OwnedActions()
-        scratch._actions = actions
+        for holder in (scratch, *scratch._action_groups):
+            holder._actions = actions
         if host.calls.cli_options(scratch) is not scratch:
             names = ", ".join(guard.plugin.identity for guard in host.calls.hooks[HOOK].guards)
             raise PluginConflictError(
@@ -208,7 +209,8 @@ class _Collector:
                 return f"added {option}, which is an option of the program itself"
         try:
             with enter(plugin):  # a help text may raise when it is shown
-                argparse.HelpFormatter("server")._expand_help(action)
+                if action.help:
+                    argparse.HelpFormatter("server")._expand_help(action)
             default = _convert(action, action.default)
         except caught() as error:
             return f"added {options[0]}, whose help or default fails: {describe_error(error)}"

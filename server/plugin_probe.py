@@ -25,6 +25,8 @@ from hookserve.hookspecs.types import Role
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
 
+STDERR = 2
+"""What plugins print goes here, as their log does: standard output is for the answer."""
 ROLES: tuple[Role, ...] = ("front", "engine", "worker", "cli")
 
 
@@ -59,7 +61,7 @@ def probe_plugins(settings: PluginSettings) -> Probe:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "hookserve.server.plugin_probe", "--fd", str(writer)],
             stdin=subprocess.PIPE,
-            stdout=sys.stderr,
+            stdout=STDERR,
             pass_fds=(writer,),
             start_new_session=True,
         )
