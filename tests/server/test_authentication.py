@@ -458,6 +458,22 @@ def test_a_plugin_that_asks_closes_the_server_also_once_it_is_out(serve_script: 
     asyncio.run(run())
 
 
+def test_a_plugin_that_is_out_from_the_start_opens_nothing(serve_script: Any) -> None:
+    class Halved(Tenants):
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            raise OSError("no licence")
+
+    async def run() -> None:
+        async with serve_script(say("a"), plugins=[Halved()]) as served:
+            (report,) = [each for each in served.runtime.host.describe() if each.group == "object"]
+            assert report.state == "out"
+            reply = await served.http.get("/v1/models", headers={"x-tenant": "blue"})
+            assert reply.status_code == 401
+
+    asyncio.run(run())
+
+
 def wrong_answers() -> Iterator[tuple[str, Callable[[], Any], str]]:
     def raise_(error: BaseException) -> Any:
         raise error
