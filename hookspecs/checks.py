@@ -86,8 +86,8 @@ def _check(
         raise RefusedError(f"{hook} does not pass text on, so it takes no buffer=True{where}")
     if inspect.iscoroutinefunction(raw) and not info.may_await:
         raise RefusedError(f"{hook} cannot wait; write it as a plain function{where}")
-    is_generator = inspect.isgeneratorfunction(raw) and info.call != "collect"
-    if is_generator or inspect.isasyncgenfunction(raw):
+    may_yield = info.may_yield or info.call == "collect"
+    if (inspect.isgeneratorfunction(raw) and not may_yield) or inspect.isasyncgenfunction(raw):
         raise RefusedError(f"{hook} has a 'yield', so its body would never run{where}")
     function = getattr(plugin, name)
     return Implementation(

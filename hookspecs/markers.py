@@ -41,6 +41,14 @@ class HookInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an implementation may be a coroutine function."""
     may_buffer: bool = False
     """Whether an implementation may ask for the collected text (``buffer=True``)."""
+    may_yield: bool = False
+    """Whether an implementation may be a generator function: its answer is an iterator."""
+
+
+    @property
+    def is_of_a_loop(self) -> bool:
+        """Whether the loop of an engine or a worker calls it at each step."""
+        return self.call == "notify" and self.failure == "observe" and "front" not in self.roles
 
 
 def hookspec(
@@ -52,6 +60,7 @@ def hookspec(
     expects: tuple[type, ...] = (),
     may_await: bool = False,
     may_buffer: bool = False,
+    may_yield: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the specification of the hook that has its name; its last argument is
     ``ctx``."""
@@ -69,6 +78,7 @@ def hookspec(
             expects=expects,
             may_await=may_await,
             may_buffer=may_buffer,
+            may_yield=may_yield,
         )
         options = {
             "firstresult": False,
