@@ -18,12 +18,12 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .coarse_clock import CoarseClock
 from .config_calls import ConfigCalls
 from .context import enter
 from .errors import PluginError, describe_error
 from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S
 from .guard import Guard as Guard
-from .home import Home
 from .markers import HookInfo
 from .notify_loop import NotifyLoop, caught
 from .owned import Owned as Owned
@@ -52,7 +52,7 @@ class Hook:
     Args:
         refuse: what the failure policy of that name does.
         budget_s: for one call of one implementation, seconds.
-        home: of the thread whose loop calls the hook; ``None``: no loop does.
+        coarse: for hooks that a loop calls at each step.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Hook:
         refuse: Refuse | None = None,
         *,
         budget_s: float = math.inf,
-        home: Home | None = None,
+        coarse: CoarseClock | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info = info
         self.guards: tuple[Guard, ...] = tuple(guards)
         self.switched_off: tuple[Guard, ...] = ()
         self.budget_s = budget_s
-        self.home = home
+        self.coarse = coarse
         self._refuse = refuse
         self._clock = clock
         self._warned: set[Plugin] = set()
@@ -305,11 +305,11 @@ class Notify(Hook):
         refuse: Refuse | None = None,
         *,
         budget_s: float = math.inf,
-        home: Home | None = None,
+        coarse: CoarseClock | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(info, guards, refuse, budget_s=budget_s, home=home, clock=clock)
-        self._loop = NotifyLoop(self, self.guards)
+        super().__init__(info, guards, refuse, budget_s=budget_s, coarse=coarse, clock=clock)
+        self._loop = NotifyLoop(self, self.guards, self.coarse)
 
     @property
     def tell(self) -> Callable[..., None]:
@@ -318,7 +318,7 @@ class Notify(Hook):
     def _swap(self, guards: Iterable[Guard]) -> None:
         super()._swap(guards)
         self._loop.end()
-        self._loop = NotifyLoop(self, self.guards)
+        self._loop = NotifyLoop(self, self.guards, self.coarse)
 
     def calls_of(self, guard: Guard) -> int:
         return guard.calls + (self._loop.count if guard in self.guards else 0)
@@ -349,20 +349,6 @@ class Notify(Hook):
                 self.refuse_awaitable(outcome.unwrap())
             except caught() as error:
                 self.failed(guard, error)
-
-    def tell_elsewhere(self, *args: Any) -> None:
-        """Tell all, one after the other, in a thread that is not the loop's ``home``."""
-        for guard in self.guards:
-            started = perf_counter()
-            try:
-                with enter(guard.plugin):
-                    self.refuse_awaitable(guard.call(*args))
-            except caught() as error:
-                self.failed(guard, error)
-            elapsed_s = perf_counter() - started
-            guard.sample(elapsed_s)
-            if elapsed_s > self.budget_s:
-                self.slow(guard, elapsed_s)
 
 
 def _too_long(budget_s: float) -> TimeoutError:

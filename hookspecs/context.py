@@ -14,23 +14,27 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from .home import Home
 from .plugin import Plugin
 from .types import Role
 
-RUNNING: ContextVar[list[Plugin | None] | Home | None] = ContextVar(
-    "hookserve_running", default=None
-)
+# A one-element list, so that a loop over many plugins sets only the element: setting a context
+# variable costs several times a guarded call.
+RUNNING: ContextVar[list[Plugin | None] | None] = ContextVar("hookserve_running", default=None)
 
 _OWNER = "hookserve_owner"
+
+
+def keep_cell() -> None:
+    """Give this thread a cell for good, so that no loop in it has to make one. Only for a thread
+    whose context nobody copies: two threads with one cell would mistake their plugins."""
+    if RUNNING.get() is None:
+        RUNNING.set([None])
 
 
 def running() -> Plugin | None:
     """The plugin whose code runs here, or ``None`` in the host's own code."""
     cell = RUNNING.get()
-    if cell is None:
-        return None
-    return cell.running() if isinstance(cell, Home) else cell[0]
+    return None if cell is None else cell[0]
 
 
 def owner_of(error: BaseException) -> str | None:

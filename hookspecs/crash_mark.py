@@ -54,12 +54,14 @@ class CrashMark:
     def fileno(self) -> int:
         return self._fd
 
-    def name(self, plugins: Sequence[Plugin]) -> None:
-        """Write down whom the numbers from 1 on mean."""
+    def number(self, plugins: Sequence[Plugin]) -> None:
+        """Give each plugin a number, from 1, and the place to leave it; called by the host."""
         names = "\n".join(plugin.identity for plugin in plugins).encode()
         assert len(names) <= _SIZE - _NAMES and len(plugins) < 1 << 16
         self._map[_NAMES : _NAMES + len(names)] = names
         self._length[0] = len(names)
+        for number, plugin in enumerate(plugins, 1):
+            plugin.number, plugin.slot = number, self.slot
 
     def read(self) -> str | None:
         """The identity of the plugin whose code runs, or ran when the process ended."""

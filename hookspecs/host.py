@@ -17,7 +17,8 @@ from typing import Any
 
 from . import order, selection
 from .calls import HOOK_CLASSES, Calls, Collect, Hook, Owned
-from .context import RUNNING, PluginContext, enter
+from .coarse_clock import CoarseClock
+from .context import PluginContext, enter, keep_cell
 from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
 from .deprecated import tell_of_tiers
@@ -34,7 +35,6 @@ from .errors import (
     did_you_mean,
 )
 from .guard import Guard, bind
-from .home import Home
 from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
@@ -111,9 +111,10 @@ class Host:
         )
         self.plugins = discover(settings.files, objects)
         self._log.discovered(self.plugins)
-        self._home = Home(self.plugins, crash_mark)
-        if strict and self.roles & _BEHIND_FRONT:
-            RUNNING.set(self._home)
+        if crash_mark is not None:
+            crash_mark.number(self.plugins)
+        if strict and self.roles <= _BEHIND_FRONT:
+            keep_cell()
         selection.apply_settings(self.plugins, settings)
         self._preferences = read_preferences(settings.prefer, self.plugins)
         self._registries = self._make_registries()
@@ -250,14 +251,14 @@ class Host:
         }
 
     def _make_hooks(self, guards: dict[str, list[Guard]]) -> dict[str, Hook]:
-        home = self._home if self.roles & _BEHIND_FRONT else None
+        coarse = CoarseClock(self.settings.step_hook_timeout_s)
         return {
             name: HOOK_CLASSES[info.call](
                 info,
                 guards.get(name, ()),
                 self._refuse,
                 budget_s=self.settings.budget_s(info),
-                home=home,
+                coarse=coarse if info.is_of_a_loop else None,
             )
             for name, info in self.pm.specs.items()
         }
@@ -307,6 +308,7 @@ class Host:
                     self._put_out(claim.plugin, error.stage, error.message, error)
         for kind, registry in self._registries.items():
             registry.decide()
+            self._log.decided(registry.all_claims())
             if self._only is None:
                 self._check_preferences(self._preferences.get(kind, {}), registry)
 
@@ -317,7 +319,6 @@ class Host:
             if self._strict:
                 raise
             self._say(str(error), self.roles)
-            self._log.decided(registry.all_claims())
 
     # -- failures -------------------------------------------------------------------------
 

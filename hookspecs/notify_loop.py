@@ -21,6 +21,7 @@ from .guard import Bound
 
 if TYPE_CHECKING:
     from .calls import Guard, Notify
+    from .coarse_clock import CoarseClock
 
 
 def caught() -> tuple[type[BaseException], ...]:
@@ -73,38 +74,61 @@ def _is_cancellation(error: BaseException | None) -> bool:
 
 
 SAMPLE_MASK = 15
-"""One call in 16 is timed; each is measured, since none may exceed the budget unnoticed."""
+"""One call in 16 is timed by a real clock; a coarse one is read at each, since none may exceed its
+budget unnoticed."""
 
-_BEGIN = """\
+_COUNT = """\
     global count
     count += 1
 """
-_HERE = """\
-    if running() is not home:
-        elsewhere({arguments})
+_COARSE = """\
+    if not count & {mask}:
+        timed({names})
         return
-    before = slot[0]
+    looked[0] = busy[0] = True
+    if stopped[0]:
+        start()
+"""
+_BEGIN = """\
+    cell, token = running(), None
+    if cell is None:
+        cell = [None]
+        token = enter(cell)
+    outer = cell[0]
     try:
-        then0 = clock()
+        then0 = {now}
 """
 _EACH = """\
-        slot[0] = {number}
+        cell[0] = plugin{n}{mark}
         try:
             result = call{n}({wanted})
             if result is not None:
                 check(result)
         except caught() as error:
             failed(guard{n}, error)
-        then{next} = clock()
+        then{next} = {now}
 """
 _END = """\
-        if then{n} - then0 > budget or not count & {mask}:
-            timed(count, ({times}))
+        if then{last} - then0 > limit:
+            find_slow(limit, [{times}])
     finally:
-        slot[0] = before
+        cell[0] = outer{after}
+        if token is not None:
+            leave(token)
+        busy[0] = False
 """
-_ELSEWHERE = """\
-    elsewhere({arguments})
+_UNMARK = "; slot[0] = 0 if outer is None else outer.number"
+_SAMPLE = """\
+        guard{n}.sampled += 1
+        guard{n}.sampled_s += then{next} - then{n}
+"""
+_END_TIMED = """\
+        if then{last} - then0 > budget:
+            find_slow(budget, [{times}])
+    finally:
+        cell[0] = outer{after}
+        if token is not None:
+            leave(token)
 """
 
 
@@ -112,23 +136,39 @@ class NotifyLoop:
     """One set of implementations. ``tell`` takes the hook's arguments, calls every guard,
     attributes what runs to its owner, hands results that are not ``None`` to
     ``hook.refuse_awaitable``, failures to ``hook.failed`` and a guard over its budget to
-    ``hook.slow``. Outside of the hook's home it leaves all that to ``hook.tell_elsewhere``."""
+    ``hook.slow``.
 
-    def __init__(self, hook: Notify, guards: Sequence[Guard]) -> None:
-        self._hook, self._guards = hook, tuple(guards)
+    Args:
+        coarse: for a loop that calls the hook at each step; without it every call is timed.
+    """
+
+    def __init__(
+        self, hook: Notify, guards: Sequence[Guard], coarse: CoarseClock | None = None
+    ) -> None:
+        self._hook, self._guards, self._coarse = hook, tuple(guards), coarse
+        self._slot = next((guard.plugin.slot for guard in guards), None)
         self._space: dict[str, Any] = {
             "count": 0,
+            "slot": self._slot,
             "running": RUNNING.get,
-            "home": hook.home,
-            "slot": None if hook.home is None else hook.home.slot,
-            "clock": perf_counter,
-            "budget": hook.budget_s,
+            "enter": RUNNING.set,
+            "leave": RUNNING.reset,
             "caught": caught,
             "check": hook.refuse_awaitable,
             "failed": hook.failed,
-            "elsewhere": hook.tell_elsewhere,
-            "timed": self._timed,
+            "clock": perf_counter,
+            "budget": hook.budget_s,
+            "find_slow": self._find_slow,
         }
+        if coarse is not None:
+            self._space |= {
+                "now": coarse.now,
+                "looked": coarse.looked,
+                "busy": coarse.busy,
+                "stopped": coarse.stopped,
+                "start": coarse.start,
+                "limit": hook.budget_s + coarse.period_s,
+            }
         exec(compile(self._source(), f"<hook {hook.info.name}>", "exec"), self._space)
         self.tell: Callable[..., None] = self._space["tell"]
 
@@ -139,7 +179,7 @@ class NotifyLoop:
         return count
 
     def end(self) -> None:
-        """Hand over the count to the guards; another loop takes the place of this one."""
+        """Hand the count over to the guards; another loop takes the place of this one."""
         for guard in self._guards:
             guard.calls += self.count
 
@@ -147,28 +187,37 @@ class NotifyLoop:
         names = ", ".join(self._hook.info.arguments)
         if not self._guards:
             return f"def tell({names}):\n    pass\n"
-        head = f"def tell({names}):\n{_BEGIN}"
-        if self._hook.home is None:
-            return head + _ELSEWHERE.format(arguments=names)
-        calls = "".join(self._call(n, guard, names) for n, guard in enumerate(self._guards))
-        last = len(self._guards)
-        times = ", ".join(f"then{n}" for n in range(last + 1))
-        end = _END.format(n=last, mask=SAMPLE_MASK, times=times)
-        return head + _HERE.format(arguments=names) + calls + end
+        numbers = range(len(self._guards) + 1)
+        parts = {
+            "names": names,
+            "mask": SAMPLE_MASK,
+            "last": numbers[-1],
+            "times": ", ".join(f"then{n}" for n in numbers),
+            "after": "" if self._slot is None else _UNMARK,
+        }
+        samples = "".join(_SAMPLE.format(n=n, next=n + 1) for n in numbers[:-1])
+        timed = self._calls(names, "clock()") + samples + _END_TIMED.format(**parts)
+        if self._coarse is None:
+            return f"def tell({names}):\n{_COUNT}{timed}"
+        plain = _COARSE.format(**parts) + self._calls(names, "now[0]") + _END.format(**parts)
+        return f"def tell({names}):\n{_COUNT}{plain}\ndef timed({names}):\n{timed}"
 
-    def _call(self, n: int, guard: Guard, names: str) -> str:
-        """The lines of one guard. One that wants other arguments gets them at once."""
-        function, wanted = guard.call, names
-        if isinstance(function, Bound):
-            wanted = ", ".join(f"ctx{n}" if name == "ctx" else name for name in function.wanted)
-            self._space[f"ctx{n}"] = function.context
-            function = function.function
-        self._space.update({f"call{n}": function, f"guard{n}": guard})
-        return _EACH.format(n=n, next=n + 1, number=guard.plugin.number, wanted=wanted)
+    def _calls(self, names: str, now: str) -> str:
+        """The lines that call each guard. One that wants other arguments gets them at once."""
+        lines = _BEGIN.format(now=now)
+        for n, guard in enumerate(self._guards):
+            function, wanted, plugin = guard.call, names, guard.plugin
+            if isinstance(function, Bound):
+                wanted = ", ".join(f"ctx{n}" if name == "ctx" else name for name in function.wanted)
+                self._space[f"ctx{n}"] = function.context
+                function = function.function
+            self._space |= {f"plugin{n}": plugin, f"call{n}": function, f"guard{n}": guard}
+            mark = "" if self._slot is None else f"; slot[0] = {plugin.number}"
+            lines += _EACH.format(n=n, next=n + 1, wanted=wanted, now=now, mark=mark)
+        return lines
 
-    def _timed(self, count: int, times: Sequence[float]) -> None:
+    def _find_slow(self, limit_s: float, times: Sequence[float]) -> None:
+        """Give up whoever took longer."""
         for guard, then, now in zip(self._guards, times, times[1:], strict=False):
-            if not count & SAMPLE_MASK:
-                guard.sample(now - then)
-            if now - then > self._hook.budget_s:
+            if now - then > limit_s:
                 self._hook.slow(guard, now - then)

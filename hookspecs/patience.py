@@ -13,6 +13,7 @@ from .plugin import Plugin
 
 logger = logging.getLogger(__name__)
 
+
 @contextmanager
 def watched(plugin: Plugin, what: str, budget_s: float) -> Iterator[None]:
     """Log a warning if the block takes longer than the budget, while it still runs."""
