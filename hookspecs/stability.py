@@ -181,6 +181,9 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
             "provisional": (
                 "--authenticator",
                 "--middleware",
+                "--quantization",
+                "--attention-backend",
+                "--single-process",
             ),
             "unstable": (
                 "--worker-cls",
