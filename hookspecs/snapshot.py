@@ -8,7 +8,6 @@ stays, is ``transaction``'s.
 
 from __future__ import annotations
 
-import importlib.machinery
 import logging
 import operator
 import os
@@ -19,6 +18,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -297,7 +297,7 @@ class LoggerState(Namespace):
 
 def _loggers() -> list[LoggerState]:
     """Of the root and of each logger of the host; those that plugins are given are theirs."""
-    own = [logging.root]
+    own: list[logging.Logger] = [logging.root]
     for name, logger in list(logging.root.manager.loggerDict.items()):
         is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.")
         if _is_host_module(name) and not is_plugins and isinstance(logger, logging.Logger):
@@ -324,12 +324,12 @@ class ModuleWatch:
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if not _is_host_module(name):
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = None if find is None else find(name, path, target)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _WatchedLoader(spec.loader, self._snapshot)
@@ -348,7 +348,7 @@ class _WatchedLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         created: ModuleType | None = self._loader.create_module(spec)
         return created
 
