@@ -184,6 +184,10 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "--quantization",
                 "--attention-backend",
                 "--single-process",
+                "--front-hook-timeout",
+                "--step-hook-timeout",
+                "--startup-hook-timeout",
+                "--trace-hooks",
             ),
             "unstable": (
                 "--worker-cls",
