@@ -54,7 +54,7 @@ class PluginThread:
         self._name = name
         self._calls: SimpleQueue[tuple[Future[Outcome], Callable[[], Any]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._undone: set[Future[Outcome]] = set()
+        self._undone: list[Future[Outcome]] = []
         self._left: Future[Outcome] | None = None
         self._left_at = 0.0
 
@@ -70,8 +70,8 @@ class PluginThread:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         future: Future[Outcome] = Future()
-        self._undone.add(future)
-        future.add_done_callback(self._undone.discard)
+        self._undone = [each for each in self._undone if not each.done()]
+        self._undone.append(future)
         self._calls.put((future, function))
         return future
 
@@ -83,7 +83,7 @@ class PluginThread:
     @property
     def num_calls(self) -> int:
         """Those that wait, and the one that runs."""
-        return len(self._undone)
+        return sum(not each.done() for each in self._undone)
 
     def has(self, call: Future[Outcome]) -> bool:
         """Whether the call waits or runs here."""
