@@ -36,6 +36,7 @@ class Setting:
     choices: the only texts that are accepted, if there are any.
     synonyms: other spellings of a choice.
     minimum, maximum: inclusive, for numbers.
+    bare: what the flag means without a value; empty: it must have one.
     unset: texts that mean "as if it were not given".
     """
 
@@ -50,4 +51,5 @@ class Setting:
     synonyms: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     minimum: float | None = None
     maximum: float | None = None
+    bare: str = ""
     unset: tuple[str, ...] = ()

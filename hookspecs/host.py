@@ -35,6 +35,7 @@ from .errors import (
     did_you_mean,
 )
 from .guard import Guard, bind
+from .hook_trace import is_traced, traced
 from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
@@ -234,6 +235,8 @@ class Host:
                 if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
                     call = self._transactions.recorded(call, plugin, info)
                     call = watch(call, plugin, f"hook {info.name}", self.settings.budget_s(info))
+                if is_traced(self.settings.trace_hooks, plugin, info.name):
+                    call = traced(call, plugin, info.name, self._process())
                 is_coroutine = inspect.iscoroutinefunction(implementation.function)
                 guard = Guard(
                     plugin,

@@ -67,6 +67,8 @@ def _add_setting(group: Any, spec: Spec) -> None:
         group.add_argument(*options, action="extend", nargs="+", **common)
     elif spec.kind in ("list", "json", "secret"):
         group.add_argument(*options, action="append", **common)
+    elif setting.bare:
+        group.add_argument(*options, nargs="?", const=setting.bare, **common)
     else:
         group.add_argument(*options, **common)
 

@@ -24,6 +24,7 @@ from hookserve.engine.setting import Setting
 from hookserve.hookspecs.deprecated import deprecated
 from hookserve.hookspecs.settings import PluginSettings
 from hookserve.hookspecs.stability import unstable
+from hookserve.hookspecs.types import Role
 
 from .config_file import read_config_file
 from .flags import find_flag
@@ -94,6 +95,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             minimum=0,
         ),
     ] = 0.0
+    single_process: Annotated[
+        bool,
+        Setting(
+            "run the engine and its worker in this process too, so that a debugger sees them",
+            group="Server",
+        ),
+    ] = False
     log_level: Annotated[
         str, Setting("least level that is logged", group="Logging", choices=_LOG_LEVELS)
     ] = "INFO"
@@ -165,6 +173,40 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
     platform: Annotated[
         str | None, Setting("name of the platform to run on; without it automatic", group="Plugins")
     ] = None
+    front_hook_timeout: Annotated[
+        float,
+        Setting(
+            "seconds that one call of a plugin's hook has in the front",
+            group="Plugins",
+            minimum=0.001,
+        ),
+    ] = 5.0
+    step_hook_timeout: Annotated[
+        float,
+        Setting(
+            "seconds that one call of a plugin's hook has in an engine or a worker",
+            group="Plugins",
+            minimum=0.001,
+        ),
+    ] = 1.0
+    startup_hook_timeout: Annotated[
+        float,
+        Setting(
+            "seconds that a plugin's import, or one hook of the start, has",
+            group="Plugins",
+            minimum=0.001,
+        ),
+    ] = 60.0
+    trace_hooks: Annotated[
+        str | None,
+        Setting(
+            "log each call of the hooks, or of the plugins, that this pattern fits; without one of "
+            "all",
+            group="Plugins",
+            metavar="PATTERN",
+            bare="*",
+        ),
+    ] = None
 
     def to_plugin_settings(self, cache_dir: str) -> PluginSettings:
         return PluginSettings(
@@ -178,6 +220,10 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             platform=self.platform,
             config=self.plugin_config,
             cache_dir=cache_dir,
+            front_hook_timeout_s=self.front_hook_timeout,
+            step_hook_timeout_s=self.step_hook_timeout,
+            startup_hook_timeout_s=self.startup_hook_timeout,
+            trace_hooks=self.trace_hooks,
         )
 
 
@@ -197,6 +243,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     color: bool = False
     """Whether the environment lets the log be coloured; a terminal is needed too."""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Those of the front's process."""
+        return ("front", "engine", "worker") if self.server.single_process else ("front",)
 
 
 GROUPS: tuple[str, ...] = ("Model", "Engine", "Server", "Plugins", "Logging", "Settings")
