@@ -80,9 +80,8 @@ def _read_folder(path: str, accepts: Accepts) -> ModelFiles:
         if os.path.exists(beside):
             found = describe_quantized(read_json_object(beside))
             check_quantized(beside, found, accepts)
-            hf_config.setdefault(
-                "quantization_config", {"quant_method": found.method, **found.details}
-            )
+            if hf_config.get("quantization_config") is None:
+                hf_config["quantization_config"] = {"quant_method": found.method, **found.details}
     generation_path = os.path.join(path, "generation_config.json")
     if os.path.exists(generation_path):
         generation_config = read_json_object(generation_path)

@@ -54,4 +54,5 @@ def as_plugin(host: Host, owner: str | None, what: str = "") -> Iterator[None]:
         raise
     except caught() as error:
         said = describe_error(error)
-        raise PluginError(owner or "(a class path)", "run", f"{what} raised {said}" if what else said) from error
+        said = f"{what} raised {said}" if what else said
+        raise PluginError(owner or "(a class path)", "run", said) from error

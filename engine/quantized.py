@@ -74,10 +74,8 @@ def check_quantized(where: str, found: Quantized | None, accepts: Accepts = nobo
 
 def accepted(args: EngineArgs, host: Host) -> Accepts:
     """What is read with these arguments and plugins."""
-    asked = args.quantization
-    if asked is not None:
-        # A class may read what another name stands for; a name stands for itself.
-        return lambda method: targets.is_path(asked) or method in ("", asked)
+    if args.quantization is not None:
+        return lambda method: True  # whether it is the one that is named, ``choose_quantization`` says
     return lambda method: host.registry("quantization").get(method) is not None
 
 
@@ -97,6 +95,7 @@ def choose_quantization(
             none = "a class path, as no plugin registers a quantization"
             expected = "a class path, or one of" if known else none
             raise refuse(args, "quantization", asked, expected, known)
+        # A class may read what another name stands for; a name stands for itself.
         if found is not None and found.method not in ("", asked):
             raise refuse(args, "quantization", asked, f"{found.method!r}, as {where} says")
     check_quantized(where, found, accepted(args, host))

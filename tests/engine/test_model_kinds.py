@@ -1,0 +1,179 @@
+"""Attention backends, quantizations and model configurations of plugins: chosen by name or class
+path, the same in every process, and refused by name where they cannot work."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import ConfigError, ModelFileError
+from hookserve.hookspecs import Named, PluginError, PluginSettings, bootstrap, hookimpl
+from hookserve.hookspecs.errors import UnknownNameError
+from model_kinds.classes import Int8RowsMethod, MyLlamaConfig
+from offline_engine import OfflineEngine
+
+PROMPTS = [[(7 * n + 11 * at + at * at) % 250 for at in range(3 + 19 * n)] for n in range(3)]
+QUANTIZED = {"quant_method": "int8_rows", "bits": 8}
+
+
+def with_kinds(folder: Path) -> PluginSettings:
+    return PluginSettings(files=("model_kinds",), cache_dir=str(folder))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def copy_model(tiny_llama: Path, folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    folder.mkdir()
+    for file in tiny_llama.iterdir():
+        if file.suffix == ".json":
+            (folder / file.name).write_bytes(file.read_bytes())
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def rounded(tiny_llama: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The checkpoint in whole numbers of 8 bits with a factor for each row, and what they mean."""
+    small, meant = {}, {}
+    for name, tensor in load_file(tiny_llama / "model.safetensors").items():
+        small[name] = meant[name] = tensor
+        if "_proj" in name:
+            scale = tensor.abs().amax(dim=1) / 127
+            small[name] = (tensor / scale[:, None]).round().to(torch.int8)
+            small[name + "_scale"] = scale
+            meant[name] = small[name].float() * scale[:, None]
+    return small, meant
+
+
+@pytest.fixture
+def quantized(tiny_llama: Path, tmp_path: Path) -> Path:
+    folder = copy_model(tiny_llama, tmp_path / "quantized", rounded(tiny_llama)[0])
+    edit_config(folder, quantization_config=QUANTIZED)
+    return folder
+
+
+@pytest.fixture
+def dequantized(tiny_llama: Path, tmp_path: Path) -> Path:
+    return copy_model(tiny_llama, tmp_path / "dequantized", rounded(tiny_llama)[1])
+
+
+def generate(model: Path, settings: PluginSettings | None = None, **options: Any) -> Any:
+    """The tokens after each prompt, and what the first attention layer looks like."""
+    with OfflineEngine(model, settings, **options) as engine:
+        layer = engine.core.executor.worker.get_model().model.layers[0].self_attn
+        return engine.generate(PROMPTS), layer
+
+
+def test_a_quantized_checkpoint_is_read_by_the_plugin_of_its_method(
+    quantized: Path, dequantized: Path, tmp_path: Path
+) -> None:
+    tokens, layer = generate(quantized, with_kinds(tmp_path))
+    expected, _ = generate(dequantized)
+    assert tokens == expected
+    assert isinstance(layer.qkv_proj.quant_method, Int8RowsMethod)
+    assert layer.qkv_proj.weight.dtype is torch.int8
+    x = torch.randn(5, 64)
+    weights = load_file(dequantized / "model.safetensors")
+    by_hand = torch.cat(
+        [x @ weights[f"model.layers.0.self_attn.{part}_proj.weight"].T for part in "qkv"], dim=1
+    )
+    torch.testing.assert_close(layer.qkv_proj(x)[0], by_hand, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int8_rows", "model_kinds.classes:Int8Rows"])
+def test_a_quantization_is_named_by_name_or_class_path(
+    name: str, quantized: Path, dequantized: Path, tmp_path: Path
+) -> None:
+    """The checkpoint says nothing of it; its details stand in a file that the class names."""
+    edit_config(quantized, quantization_config=None)
+    (quantized / "int8_rows.json").write_text('{"bits": 8}')
+    tokens, _ = generate(quantized, with_kinds(tmp_path), quantization=name)
+    assert tokens == generate(dequantized)[0]
+
+
+def test_what_stands_beside_the_configuration_is_read_too(quantized: Path, tmp_path: Path) -> None:
+    edit_config(quantized, quantization_config=None)
+    (quantized / "quantize_config.json").write_text(json.dumps(QUANTIZED))
+    with pytest.raises(ModelFileError, match=r"quantize_config\.json: .*'int8_rows'"):
+        generate(quantized)
+    _, layer = generate(quantized, with_kinds(tmp_path))
+    assert isinstance(layer.qkv_proj.quant_method, Int8RowsMethod)
+
+
+def test_what_a_quantization_cannot_do_is_refused(
+    quantized: Path, tiny_llama: Path, tmp_path: Path
+) -> None:
+    settings = with_kinds(tmp_path)
+    with pytest.raises(ModelFileError, match="quantized with 'int8_rows', which is not supported"):
+        generate(quantized)
+    with pytest.raises(ConfigError, match=r"--quantization 'int8_row': .*did you mean 'int8_rows'"):
+        generate(quantized, settings, quantization="int8_row")
+    with pytest.raises(ConfigError, match=r"'int8_row': expected a class path, as no plugin"):
+        generate(tiny_llama, quantization="int8_row")
+    with pytest.raises(ConfigError, match=r"'int8_rows' does not compute in bfloat16.*float32"):
+        generate(quantized, settings, dtype="bfloat16")
+    edit_config(quantized, quantization_config={**QUANTIZED, "bits": 4})
+    with pytest.raises(PluginError, match=r"file:model_kinds .*int8_rows.*4 bits; expected 8"):
+        generate(quantized, settings)
+    edit_config(quantized, quantization_config={"quant_method": "gptq"})
+    with pytest.raises(ConfigError, match=r"'int8_rows': expected 'gptq', as .*quantized says"):
+        generate(quantized, settings, quantization="int8_rows")
+    with pytest.raises(PluginError, match=r"MyLlamaConfig.*not a subclass of .*QuantizationConfig"):
+        generate(tiny_llama, settings, quantization="model_kinds.classes:MyLlamaConfig")
+
+
+@pytest.mark.parametrize("name", ["counting", "model_kinds.classes:NarrowBackend"])
+def test_attention_is_computed_by_the_backend_that_is_named(
+    name: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    tokens, layer = generate(tiny_llama, with_kinds(tmp_path), attention_backend=name)
+    expected, plain = generate(tiny_llama)
+    assert tokens == expected
+    assert layer.attn.attn_backend.__name__.lower().startswith(name.split(":")[-1].lower()[:6])
+    assert layer.attn.impl.num_calls == 16
+    assert plain.attn.attn_backend.get_name() == "paged"
+
+
+def test_a_backend_that_cannot_do_what_a_layer_asks_is_refused_by_name(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    settings = with_kinds(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"'countin' is not registered; did you mean count"):
+        generate(tiny_llama, settings, attention_backend="countin")
+    narrow = "model_kinds.classes:NarrowBackend"
+    with pytest.raises(Exception, match=r"layers\.0\.self_attn\.attn.*'narrow'.*head size 8"):
+        generate(tiny_llama, settings, attention_backend=narrow, hf_overrides={"head_dim": 8})
+
+
+def own_model(tiny_llama: Path, folder: Path) -> Path:
+    """As the tiny one, under names that only the plugin knows."""
+    own = copy_model(tiny_llama, folder, load_file(tiny_llama / "model.safetensors"))
+    values = json.loads((own / "config.json").read_text())
+    values |= {"model_type": "my_llama", "width": values.pop("hidden_size")}
+    values["depth"] = values.pop("num_hidden_layers")
+    (own / "config.json").write_text(json.dumps(values))
+    return own
+
+
+def test_a_model_type_is_read_by_the_plugin_that_knows_it(tiny_llama: Path, tmp_path: Path) -> None:
+    own = own_model(tiny_llama, tmp_path / "own")
+    with pytest.raises(ModelFileError, match=r"has nothing under 'num_hidden_layers'"):
+        generate(own)
+    expected, _ = generate(tiny_llama)
+    with OfflineEngine(own, with_kinds(tmp_path)) as engine:
+        assert engine.generate(PROMPTS) == expected
+        config = engine.core.vllm_config
+        assert isinstance(config.model_config.hf_config, MyLlamaConfig)
+        assert config.model_config.hf_text_config.width == 64
+        plain = config.engine_config.model.hf_config
+        assert (plain["num_hidden_layers"], plain["depth"], plain["mlp_bias"]) == (2, 2, False)
