@@ -1,9 +1,10 @@
-"""Every hook in every process, read from live processes: where it runs, how often, and that the
-host's counters are what the plugin itself has written down."""
+"""Live processes tell of their plugins: where every hook runs and how often, which is what the
+plugin itself has written down, and what the log says while they start."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import every_hook
 from every_hook import SPECS
 from harness import RunningServer, clean_environment, wait_until
+from plugin_folder import install_plugin
 
 PROMPT = {"prompt": [1, 2, 3], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
 
@@ -68,17 +70,39 @@ class Life:
 
 def make_life(folder: Path, model: Path, *args: str, **options: Any) -> Life:
     site, trace = folder / "site", folder / "trace.jsonl"
-    site.mkdir()
+    site.mkdir(exist_ok=True)
     every_hook.install(site)
     env = {"PYTHONPATH": str(site), every_hook.TRACE: str(trace)}
     with RunningServer([str(model), *args], env=env, **options) as server:
         return Life(server, trace)
 
 
+TAKING = """
+from hookserve.hookspecs import Endpoint, ModelEntry, hookimpl
+
+
+@hookimpl
+def register_model():
+    return [ModelEntry("OPTForCausalLM", "nowhere:Model"), *[ModelEntry("Toy", "toy:Toy")] * 2]
+
+
+@hookimpl
+def endpoint():
+    return Endpoint("toy", "toy:Routes")
+"""
+OTHERS = {"unwanted": "", "taking": TAKING, "unlucky": "raise ValueError('no luck')"}
+
+
 @pytest.fixture(scope="module")
 def one_worker(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Life:
-    """The worker is in the engine's process."""
-    return make_life(tmp_path_factory.mktemp("one"), tiny_llama)
+    """The worker is in the engine's process. Other plugins are installed too: one is blocked, one
+    fails, one takes a built-in's name and declares a route that nobody opens."""
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "site").mkdir()
+    for name, source in OTHERS.items():
+        install_plugin(folder / "site", f"{name}-dist", {name: source})
+    args = ["--disable-plugins", "unwanted", "--log-level", "DEBUG"]
+    return make_life(folder, tiny_llama, *args)
 
 
 UNGUARDED = """
@@ -180,6 +204,73 @@ def test_the_metrics_know_every_process(life: Life) -> None:
     for process in life.reply["roles"]:
         assert line.format(every_hook.IDENTITY, process) in life.metrics
 
+
+# -- the log while a process starts --------------------------------------------------------------
+
+ROW = re.compile(r"^\| ([A-Z]+) \| `(.+?)` \| .+ \|$", re.MULTILINE)
+
+
+def lines_to_look_for(source_root: Path) -> list[re.Pattern[str]]:
+    """The rows of the table as patterns of whole lines; words in capitals stand for anything."""
+    page = (source_root / "docs" / "plugins.md").read_text()
+    patterns = []
+    for level, line in ROW.findall(page):
+        anything = re.sub(r"\b[A-Z]{2,}\b|\bN\b", r"\\S.*?", re.escape(line))
+        patterns.append(re.compile(rf"\((?:\w+) pid=\d+\) {level} \S+ \S+ \[\S+\] {anything}"))
+    assert len(patterns) > 10
+    return patterns
+
+
+def lines_of(life: Life, who: str, process: str) -> list[str]:
+    head = f"({who} pid={life.reply['pids'][process]}) "
+    return [line for line in life.stderr.splitlines() if line.startswith(head)]
+
+
+def test_the_front_says_what_the_page_says_in_the_order_of_the_page(
+    one_worker: Life, source_root: Path
+) -> None:
+    lines = lines_of(one_worker, "Front", "front")
+    found = []
+    for pattern in lines_to_look_for(source_root):
+        at = [n for n, line in enumerate(lines) if pattern.fullmatch(line)]
+        assert at, pattern.pattern
+        found.append(at[0])
+    assert found == sorted(found)
+
+
+def test_each_plugin_has_one_line_at_info_or_above_in_each_process(one_worker: Life) -> None:
+    states = {
+        every_hook.IDENTITY: "active, loaded in ",
+        "unwanted-dist:hookserve:unwanted": "blocked by --disable-plugins",
+        "taking-dist:hookserve:taking": "active, loaded in ",
+        "unlucky-dist:hookserve:unlucky": "out at stage 'import': ValueError: no luck",
+    }
+    for who, process in (("Front", "front"), ("Engine", "engine")):
+        lines = lines_of(one_worker, who, process)
+        lines = [line for line in lines if "[startup_log.py:" in line and " DEBUG " not in line]
+        assert len(lines) == len(states)
+        for identity, state in states.items():
+            (line,) = [line for line in lines if f"] plugin {identity}: {state}" in line]
+            is_news = "unlucky" in identity and process == "front"
+            assert line.split()[2] == ("WARNING" if is_news else "INFO")
+
+
+def test_the_engine_tells_its_own_story(one_worker: Life) -> None:
+    told = "\n".join(lines_of(one_worker, "Engine", "engine"))
+    steps = [
+        f"plugin {every_hook.IDENTITY}: discovered (every-dist 1.0) in ",
+        "plugin hookserve:builtin:endpoints: skipped: runs in front",
+        f"plugin {every_hook.IDENTITY}: loaded in ",
+        "registered executor 'uni' -> hookserve.engine.executor:UniProcExecutor",
+        "plugin hookserve:builtin:executors: first use of executor 'uni'",
+        "plugin hookserve:builtin:models: first use of model 'LlamaForCausalLM'",
+    ]
+    found = [told.find(step) for step in steps]
+    assert -1 not in found, steps[found.index(-1)]
+    assert found == sorted(found)
+
+
+# -- offline -------------------------------------------------------------------------------------
 
 IN_A_THREAD = """
 import json, sys, threading
