@@ -92,7 +92,8 @@ class RequestRecord(msgspec.Struct, frozen=True):
     num_prompt_tokens: int
     num_completion_tokens: int
     finish_reason: str | None
-    """``"stop"``, ``"length"``, ``"abort"``, ``"error"``; ``None`` if nothing was generated."""
+    """``"stop"``, ``"length"``, ``"content_filter"`` (a plugin ended it), ``"abort"``,
+    ``"error"``; ``None`` if nothing was generated."""
     error: str | None
     arrival_time: float
     """Wall clock, seconds since the epoch."""
