@@ -62,6 +62,8 @@ params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 def ask(model, answers, ranks=1):
     with LLM(model, max_model_len=128, tensor_parallel_size=ranks) as llm:
         (output,) = llm.generate("abc", params, use_tqdm=False)
+        told = [report.process for report in llm.plugins.describe(all_processes=True)]
+        assert told == ["front", *[f"worker {rank}" for rank in range(ranks) if ranks > 1]]
         answers.append(output.outputs[0].token_ids)
 
 

@@ -194,6 +194,29 @@ def test_shutdown_ends_the_process_at_once_whether_or_not_the_loop_runs(make: An
         current()
 
 
+def test_it_tells_of_the_plugins_of_both_processes_from_another_thread(make: Any) -> None:
+    async def run(engine: AsyncLLM) -> None:
+        describe = engine.plugins.describe
+        (front,) = describe(all_processes=True)
+        await engine.start()
+        front, behind = await asyncio.to_thread(describe, True)
+        assert (front.process, front.pid, front.roles) == ("front", os.getpid(), ["front"])
+        assert (behind.process, behind.pid) == ("engine", pid_of(engine))
+        assert behind.roles == ["engine", "worker"]
+        states = {each.identity: each.state for each in behind.plugins}
+        assert states["hookserve:builtin:executors"] == "active"
+        with pytest.raises(HostError, match="to_thread"):
+            describe(all_processes=True)
+
+    engine = make()
+    asyncio.run(run(engine))
+    _, gone = engine.plugins.describe(all_processes=True)
+    assert gone.problem == "the event loop of the engine has ended"
+    engine.shutdown()
+    (front,) = engine.plugins.describe(all_processes=True)
+    assert front.process == "front"
+
+
 def test_the_last_reference_ends_the_process(tiny_llama: Path, make: Any) -> None:
     async def begin() -> int:
         host = bootstrap(["front"], PluginSettings(no_plugins=True))

@@ -19,8 +19,8 @@ def test_a_plugin_object_cannot_cross_to_the_engine() -> None:
         pass
 
     with pytest.raises(ConfigError, match="Thing is an object") as caught:
-        build_app(plugins=[Thing()])  # type: ignore[list-item]
-    assert "module" in str(caught.value)
+        build_app(plugins=[Thing()])
+    assert "single_process=True" in str(caught.value)
     with pytest.raises(HostError):
         current()
 
@@ -77,6 +77,11 @@ def test_the_lifespan_starts_and_stops_the_engine(tiny_llama: Path, tmp_path: Pa
                 assert reply.json()["usage"]["completion_tokens"] == 3
                 states = {report.identity: report.state for report in app.state.plugins.describe()}
                 assert states["file:greeting_plugin"] == "active"
+                every = await asyncio.to_thread(app.state.plugins.describe, True)
+                assert [report.process for report in every] == ["front", "engine"]
+                identities = {plugin.identity for plugin in every[1].plugins}
+                assert "file:greeting_plugin" in identities
+            assert [report.process for report in app.state.plugins.describe(True)] == ["front"]
             assert (await http.get("/readyz")).status_code == 503
 
     asyncio.run(run())

@@ -36,7 +36,7 @@ from hookserve.engine.messages import (
     Start,
     StepOutputs,
 )
-from hookserve.hookspecs import Host, bootstrap
+from hookserve.hookspecs import Host, bootstrap, current
 from hookserve.hookspecs.crash_mark import CrashMark
 from hookserve.hookspecs.report import ProcessReport
 
@@ -208,6 +208,8 @@ def loop(channel: Channel, host: Host) -> int:
         message = channel.try_recv() if endless else channel.recv()
         if isinstance(message, Shutdown):
             return 0
+        if isinstance(message, Describe):
+            channel.send(Described(message.call_id, [current().report("engine")]))
         if isinstance(message, Abort):
             endless = [name for name in endless if name not in message.request_ids]
         outputs = [EngineCoreOutput(name, [65]) for name in endless]
