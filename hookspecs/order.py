@@ -6,7 +6,7 @@ are wanted and what their files say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .errors import PluginConflictError
 from .plugin import Plugin
@@ -42,7 +42,7 @@ def _sorted_band(band: Sequence[Plugin], other_band: Sequence[Plugin]) -> list[P
     while waiting:
         free = next((plugin for plugin in waiting if earlier[plugin] <= set(ordered)), None)
         if free is None:
-            names = ", ".join(plugin.identity for plugin in waiting)
+            names = ", ".join(plugin.identity for plugin in _circle(waiting, earlier))
             raise PluginConflictError(
                 f"'before' and 'after' of these plugins form a circle: {names}; leave one out "
                 "with --disable-plugins"
@@ -50,6 +50,16 @@ def _sorted_band(band: Sequence[Plugin], other_band: Sequence[Plugin]) -> list[P
         waiting.remove(free)
         ordered.append(free)
     return ordered
+
+
+def _circle(waiting: Sequence[Plugin], earlier: Mapping[Plugin, set[Plugin]]) -> list[Plugin]:
+    """Plugins that wait for one another; not those that merely wait for them."""
+    path = [waiting[0]]
+    while True:
+        before = next(plugin for plugin in waiting if plugin in earlier[path[-1]])
+        if before in path:
+            return path[path.index(before) :]
+        path.append(before)
 
 
 def _others(

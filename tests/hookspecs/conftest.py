@@ -11,6 +11,7 @@ import pytest
 
 from hookserve.hookspecs import Host, PluginSettings
 from hookserve.hookspecs import discovery as discovery_module
+from hookserve.hookspecs.crash_mark import CrashMark
 from hookserve.hookspecs.plugin import Facts, Plugin
 
 MakeHost = Callable[..., Host]
@@ -52,9 +53,11 @@ def make_host(builtins: Any) -> MakeHost:
         roles: Sequence[str] = ("front", "engine", "worker"),
         strict: bool = True,
         load: bool = True,
+        crash_mark: CrashMark | None = None,
         **settings: Any,
     ) -> Host:
-        return Host(roles, PluginSettings(**settings), objects, strict=strict, load=load)
+        wanted = PluginSettings(**settings)
+        return Host(roles, wanted, objects, strict=strict, load=load, crash_mark=crash_mark)
 
     return make
 
