@@ -118,8 +118,17 @@ class Registry:
                 f"registers {self.kind} '{claim.name}' twice, as {other.target_text()} and as "
                 f"{claim.target_text()}",
             )
+        if not self.chosen_by_name:
+            self._tell_apart(claim)
         self._claims.append(claim)
         return True
+
+    def _tell_apart(self, claim: Claim) -> None:
+        """Where all are used none gives way: two classes that one function made have one name."""
+        for other in self._claims:
+            if other.name == claim.name and not targets.same_target(other.target, claim.target):
+                claim.name = f"{claim.name} of {claim.owner}"
+                return
 
     def register(self, name: str, target: Any, owner: Plugin | None = None) -> None:
         """A registration made by code that runs late; the owner is whoever is running.

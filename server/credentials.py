@@ -72,9 +72,10 @@ class Credentials:
         """One line for the log."""
         if not self.is_closed:
             return "every route is open: there is no key, no authenticator and no plugin that asks"
-        parts = [f"{len(self._keys)} keys"] if self._keys else []
-        parts += [f"authenticator {self._chosen.name}"] if self._chosen else []
-        return "closed; asked are " + ", ".join([*parts, *self._hook_owners])
+        parts = [f"keys: {len(self._keys)}"] if self._keys else []
+        parts += [f"authenticator: {self._chosen.name}"] if self._chosen else []
+        parts += [f"plugins: {', '.join(self._hook_owners)}"] if self._hook_owners else []
+        return f"closed but for the probes; {'; '.join(parts)}"
 
     def check(self) -> None:
         """Raises:

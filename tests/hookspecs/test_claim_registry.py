@@ -109,8 +109,10 @@ def test_one_plugin_cannot_mean_two_things_by_one_name() -> None:
 
 
 def test_kinds_of_which_all_are_used_have_no_conflicts() -> None:
-    registry = filled(("X", "a:X", A), ("X", "b:X", B), chosen_by_name=False)
-    assert registry.names() == ["X"]
+    registry = filled(("X", dict, A), ("X", list, B), ("X", dict, C), chosen_by_name=False)
+    claims = [(claim.target, claim.plugin) for claim in registry.claims()]
+    assert claims == [(dict, A), (list, B)], "the same thing again is one"
+    assert [registry.resolve(name) for name in registry.names()] == [dict, list]
 
 
 def test_for_inspection_a_conflict_is_recorded_and_not_raised() -> None:

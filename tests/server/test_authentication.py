@@ -412,14 +412,16 @@ class Badges:
 def test_keys_come_first_then_the_authenticator_then_the_hook(serve_script: Any) -> None:
     async def run() -> None:
         tenants = Tenants()
-        config = {"tenants": {"door": 7}, "object:Tenants": {"door": 7}}
         async with serve_script(
             say("a"),
             plugins=[Routes(), tenants],
             settings={**KEYS, "authenticator": "badges"},
-            hooks={"config": {"object:Tenants": config["object:Tenants"]}},
+            hooks={"config": {"object:Tenants": {"door": 7}}},
         ) as served:
             assert dict(Badges.built) == {"door": 7}
+            assert served.runtime.credentials.summary() == (
+                "closed but for the probes; keys: 3; authenticator: badges; plugins: object:Tenants"
+            )
 
             async def name(**headers: str) -> str:
                 given = {key.replace("_", "-"): value for key, value in headers.items()}

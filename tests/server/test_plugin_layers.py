@@ -17,6 +17,7 @@ from starlette.routing import Route
 from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.hookspecs import Denied, Endpoint, RequiredPluginError, hookimpl
 from hookserve.hookspecs.context import running
+from hookserve.server.health import Problem
 from hookserve.server.secret import Secret
 from http_front import exchange, listening, post
 from scripted_engine import say
@@ -93,7 +94,6 @@ class Marking:
 
                 await self.app(scope, receive, marked)
 
-        Layer.__qualname__ = f"Layer_{self.name}"
         return Layer
 
 
@@ -157,20 +157,23 @@ def test_a_layer_sees_no_probe_no_early_and_no_unknown_request(serve_script: Any
     asyncio.run(run())
 
 
-def test_nothing_is_served_before_the_start_is_complete(serve_script: Any) -> None:
+def test_nothing_is_served_before_the_start_is_complete(
+    serve_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also while another plugin's ``init_state`` takes its time."""
 
     async def run() -> None:
         plugin = Marking()
         async with serve_script(say("a"), plugins=[plugin]) as served:
             health = served.runtime.health
-            health._phase = "loading"
+            loading = Problem("loading", "the model is loading")
+            monkeypatch.setattr(health, "problem", lambda: loading)
             for path in ("/v1/models", "/v1/completions", "/metrics", "/v1/plugins", "/nowhere"):
                 assert (await served.http.get(path)).status_code == 503
             for path in ("/livez", "/version"):
                 assert (await served.http.get(path)).status_code == 200
             assert plugin.paths == []
-            health.set_ready()
+            monkeypatch.undo()
             assert (await served.http.get("/v1/models")).status_code == 200
             assert plugin.paths == ["/v1/models"]
 
