@@ -62,7 +62,7 @@ def route_path(scope: Scope) -> str:
     """The path as routes are compared with it: decoded, without the application's root path."""
     path: str = scope["path"]
     # A route that mounts an application has moved the scope's own.
-    root: str = _state(scope).get("root_path", scope.get("root_path", ""))
+    root = str(_state(scope).get("root_path", scope.get("root_path", "")))
     return path[len(root) :] if path == root or path.startswith(root + "/") else path
 
 
