@@ -6,6 +6,7 @@ for how long, is ``calls``'; what becomes of the answers is the server's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from .request_types import (
 
 if TYPE_CHECKING:
     from .calls import Guard, Hook
+
+logger = logging.getLogger(__name__)
 
 FINISH_REASONS = ("stop", "length", "content_filter")
 """With which a plugin may end a choice."""
@@ -101,6 +104,7 @@ class RequestCalls:
                 answer = given if answer is None else answer
                 if isinstance(answer, Refusal):
                     _check_refusal(answer, range(400, 600))
+                    _tell_refusal(guard, request, answer)
                     return answer
                 if _is_changed(request, answer):
                     request = answer if accept is None else await accept(answer)
@@ -122,6 +126,7 @@ class RequestCalls:
                 answer = await hook.answer(guard, request, principal, load)
                 if answer is not None:
                     _check_refusal(answer, ADMIT_STATUSES)
+                    _tell_refusal(guard, request, answer)
                     return Owned(guard.plugin, answer)
             except caught() as error:
                 hook.failed(guard, error)
@@ -223,6 +228,17 @@ def _check_refusal(answer: Refusal, statuses: Sequence[int]) -> None:
     wait_s = answer.retry_after_s
     if wait_s is not None and not (type(wait_s) in (int, float) and 0 <= wait_s < 1e9):
         raise ValueError(f"retry_after_s of a refusal is {wait_s!r}; expected seconds")
+
+
+def _tell_refusal(guard: Guard, request: ApiRequest, refusal: Refusal) -> None:
+    logger.debug(
+        "request %s is refused by plugin %s: %d %s: %s",
+        request.request_id,
+        guard.plugin.identity,
+        refusal.status,
+        refusal.code,
+        refusal.message,
+    )
 
 
 def _check_delta(given: ResponseDelta, answer: ResponseDelta) -> None:

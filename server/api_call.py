@@ -95,14 +95,16 @@ class ApiCall:
         if not self._calls.wants_requests:
             return
         try:
-            request = ApiRequest(
+            self._request = ApiRequest(
                 request_id=self.request_id,
                 route=self.route,
                 model=self.checked.model,
-                body=await _off_loop(len(body), msgspec.json.decode, body),
+                body=await _off_loop(len(body), _decode, body),
                 headers=head_of(self._http.scope).headers,
             )
-            answer = await self._calls.before_request(request, self.principal, accept=self._accept)
+            answer = await self._calls.before_request(
+                self._request, self.principal, accept=self._accept
+            )
         except msgspec.ValidationError as error:  # a number beyond every type
             raise bad_request(f"the body: {error}", code="invalid_value") from None
         except RecursionError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hookserve.hookspecs import ApiRequest, RequestRecord, hookimpl
+from hookserve.hookspecs import ApiRequest, Refusal, RequestRecord, hookimpl
 from hookserve.server.metrics import render
 from hookserve.server.request_metrics import MAX_LABELS, MAX_SERIES, MAX_VALUES, RequestMetrics
 from scripted_engine import say
@@ -180,6 +180,32 @@ def test_plugins_label_the_requests_of_the_metrics_page(
     assert sorted(r.labels["tenant"] for r in labels.records) == ["blue", "red", "red"]
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert "object:Broken failed in metric_labels" in line
+
+
+def test_a_request_that_a_plugin_refuses_is_labelled_too(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refuses(Labels):
+        @hookimpl
+        def before_request(self, request: ApiRequest) -> Refusal:
+            return Refusal("not now")
+
+    plugin = Refuses()
+
+    async def run() -> str:
+        async with serve_script(say("hello"), plugins=[plugin]) as served:
+            headers = {"x-tenant": "red", "x-request-id": "r-1"}
+            await served.http.post(COMPLETIONS, json={"prompt": "a"}, headers=headers)
+            async with asyncio.timeout(5):
+                while not plugin.records:
+                    await asyncio.sleep(0.001)
+            return str((await served.http.get("/metrics")).text)
+
+    with caplog.at_level("DEBUG", "hookserve.hookspecs.request_calls"):
+        page = asyncio.run(run())
+    (labels,) = samples(page, "hookserve_requests_total")
+    assert {("tenant", "red"), ("finish_reason", "error")} < labels
+    assert "request r-1 is refused by plugin object:Refuses: 429 refused: not now" in caplog.text
 
 
 def test_requests_are_counted_where_nobody_labels_them(serve_script: Any) -> None:
