@@ -284,7 +284,7 @@ def work():
     with LLM(model) as llm:
         llm.generate([[1, 2, 3]], SamplingParams(max_tokens=6, ignore_eos=True))
         (mine,) = llm.plugins.describe(all_processes=True)
-        (plugin,) = [each for each in mine.plugins if each.name == "every_hook"]
+        (plugin,) = [each for each in mine.plugins if each.name == "all_hooks"]
         counted = {hook.name: hook.calls for hook in plugin.hooks if hook.calls}
         json.dump({"roles": mine.roles, "calls": counted}, open(answer, "w"))
 

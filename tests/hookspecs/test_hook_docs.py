@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import every_hook
 from hook_samples import SAMPLES, call_hook
 from hookserve.hookspecs import ROLES, Host, specs, targets
 from hookserve.hookspecs.calls import HOOK_CLASSES, Calls
@@ -127,6 +128,16 @@ def test_every_hook_offers_ctx_last_and_is_one_the_host_calls(name: str) -> None
         assert handed_on == ["self", *info.arguments]
 
 
+def test_the_page_about_looking_has_a_script_that_runs(
+    source_root: Path, make_host: Any, add_builtin: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_builtin("shown", ModuleType("never_imported"))
+    page = (source_root / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(block, "plugins.md", "exec"), {})
+    assert "hookserve:builtin:shown found" in capsys.readouterr().out
+
+
 # -- the host calls it, and the example of the page is right -------------------------------------
 
 
@@ -143,27 +154,27 @@ def report_of(host: Host, name: str) -> Any:
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("name", SPECS)
 def test_every_hook_is_really_called_in_its_roles_and_in_no_other(
-    name: str, role: str, site: Path, make_host: Any
+    role: str, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_host: Any
 ) -> None:
-    arguments = ", ".join(SPECS[name].arguments)
-    source = f"""
-    from hookserve.hookspecs import hookimpl
+    trace = tmp_path / "trace"
+    trace.touch()
+    monkeypatch.setenv(every_hook.TRACE, str(trace))
 
-    CALLED = []
+    def called() -> list[str]:
+        calls = every_hook.read_calls(trace)
+        trace.write_text("")
+        return sorted(name for _, _, name in calls.elements())
 
-    @hookimpl
-    def {name}({arguments}):
-        CALLED.append({name!r})
-    """
-    install_plugin(site, "called-dist", {"hook_called": source}, toml=f"roles = {list(ROLES)}")
+    every_hook.install(site)
     host = make_host(roles=[role])
-    if name in SAMPLES:
-        call_hook(host, name, SAMPLES[name].arguments())
-    called = sys.modules["hook_called"].CALLED
-    assert called == ([name] if role in SPECS[name].roles else [])
-    assert report_of(host, name).called_here is (role in SPECS[name].roles)
+    here = [name for name, info in SPECS.items() if role in info.roles]
+    assert called() == sorted(name for name in here if name in AT_BOOTSTRAP)
+    for name, sample in SAMPLES.items():
+        call_hook(host, name, sample.arguments())
+        assert called() == ([name] if name in here else []), name
+    for name in SPECS:
+        assert report_of(host, name).called_here is (name in here), name
 
 
 @pytest.mark.parametrize("name", SPECS)

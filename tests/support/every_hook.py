@@ -15,7 +15,7 @@ from hookserve.hookspecs.manager import read_specs
 from plugin_folder import install_plugin
 
 SPECS = read_specs(specs)
-DISTRIBUTION, NAME = "every-dist", "every_hook"
+DISTRIBUTION, NAME = "every-dist", "all_hooks"
 IDENTITY = f"{DISTRIBUTION}:hookserve:{NAME}"
 TRACE = "EVERY_HOOK_TRACE"
 """The variable that names the file."""
