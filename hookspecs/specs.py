@@ -300,13 +300,7 @@ def authenticate(
     """
 
 
-@hookspec(
-    call="pipeline",
-    roles=("front",),
-    failure="request",
-    expects=(ApiRequest, Refusal),
-    may_await=True,
-)
+@hookspec(call="pipeline", roles=("front",), failure="request", may_await=True)
 def before_request(
     request: ApiRequest, principal: Principal | None, ctx: PluginContext
 ) -> ApiRequest | Refusal | Awaitable[ApiRequest | Refusal | None] | None:
@@ -320,7 +314,7 @@ def before_request(
     """
 
 
-@hookspec(call="first", roles=("front",), failure="request", expects=(Refusal,), may_await=True)
+@hookspec(call="first", roles=("front",), failure="request", may_await=True)
 def admit(
     request: ApiRequest, principal: Principal | None, load: EngineLoad, ctx: PluginContext
 ) -> Refusal | Awaitable[Refusal | None] | None:
@@ -334,14 +328,7 @@ def admit(
     """
 
 
-@hookspec(
-    call="pipeline",
-    roles=("front",),
-    failure="request",
-    expects=(ResponseDelta,),
-    may_await=True,
-    may_buffer=True,
-)
+@hookspec(call="pipeline", roles=("front",), failure="request", may_await=True, may_buffer=True)
 def before_response(
     request: ApiRequest, delta: ResponseDelta, ctx: PluginContext
 ) -> ResponseDelta | Awaitable[ResponseDelta | None] | None:
