@@ -195,8 +195,10 @@ def _copied(body: Mapping[str, Any]) -> Any:
     return msgspec.json.decode(msgspec.json.encode(body))
 
 
-def _is_changed(before: ApiRequest, answer: ApiRequest) -> bool:
-    """Raises ``ValueError`` for what cannot be a changed request."""
+def _is_changed(before: ApiRequest, answer: object) -> bool:
+    """Raises ``TypeError`` or ``ValueError`` for what cannot be a changed request."""
+    if not isinstance(answer, ApiRequest):
+        raise TypeError(f"the answer is a {_kind(answer)}; expected an ApiRequest or a Refusal")
     for name in ("request_id", "route", "model", "headers"):
         if getattr(answer, name) != getattr(before, name):
             hint = "; the model is that of the body" if name == "model" else ""
@@ -219,7 +221,9 @@ def check_principal(answer: object) -> None:
         )
 
 
-def _check_refusal(answer: Refusal, statuses: Sequence[int]) -> None:
+def _check_refusal(answer: object, statuses: Sequence[int]) -> None:
+    if not isinstance(answer, Refusal):
+        raise TypeError(f"the answer is a {_kind(answer)}; expected a Refusal")
     if type(answer.status) is not int or answer.status not in statuses:
         expected = f"{statuses[0]} to {statuses[-1]}" if len(statuses) > 2 else "429 or 503"
         raise ValueError(f"the status of a refusal is {answer.status!r}; expected {expected}")
@@ -241,7 +245,9 @@ def _tell_refusal(guard: Guard, request: ApiRequest, refusal: Refusal) -> None:
     )
 
 
-def _check_delta(given: ResponseDelta, answer: ResponseDelta) -> None:
+def _check_delta(given: ResponseDelta, answer: object) -> None:
+    if not isinstance(answer, ResponseDelta):
+        raise TypeError(f"the answer is a {_kind(answer)}; expected a ResponseDelta")
     if answer.index != given.index:
         raise ValueError(f"before_response changed the index {given.index} to {answer.index!r}")
     _check_text("the text of a ResponseDelta", answer.text)
@@ -252,6 +258,10 @@ def _check_delta(given: ResponseDelta, answer: ResponseDelta) -> None:
             f"before_response gave the finish_reason {answer.finish_reason!r}; expected one of "
             f"{', '.join(FINISH_REASONS)}"
         )
+
+
+def _kind(answer: object) -> str:
+    return type(answer).__name__
 
 
 def _check_text(what: str, value: object) -> None:
