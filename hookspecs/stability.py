@@ -113,6 +113,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.engine.EngineArgs",
                 "hookserve.engine.LLMEngine",
                 "hookserve.engine.RequestOutputKind",
+                "hookserve.server.ScopedRoute",
             ),
             "unstable": (
                 "hookserve.hookspecs.Claim",

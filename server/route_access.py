@@ -6,7 +6,7 @@ sends a request was found out before, by ``Authentication``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from starlette.routing import BaseRoute, Match, Route
@@ -28,13 +28,31 @@ EITHER: Needs = INFERENCE | ADMIN
 
 
 class ScopedRoute(Route):
-    """A route that says which scopes it needs; any other one needs ``inference``."""
+    """A route that says which scopes it needs; any other one needs ``inference``.
+
+    Args:
+        needs: a set of scopes, of which a request must have one.
+
+    Raises:
+        ValueError: there is no such scope.
+    """
 
     def __init__(
-        self, path: str, endpoint: Callable[..., Any], *, needs: Needs, methods: Sequence[str]
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        needs: Set[request_types.Scope],
+        methods: Sequence[str],
     ) -> None:
         super().__init__(path, endpoint, methods=methods)
-        self.needs = needs
+        self.needs: Needs = frozenset(needs)
+        unknown = sorted(self.needs - EITHER)
+        if unknown:
+            raise ValueError(
+                f"route {path}: no scope is called {unknown[0]!r}; expected a set of "
+                f"{', '.join(sorted(EITHER))}"
+            )
 
 
 def needs_of(route: BaseRoute) -> Needs:

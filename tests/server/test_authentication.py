@@ -27,8 +27,8 @@ from hookserve.hookspecs import (
     UnknownNameError,
     hookimpl,
 )
+from hookserve.server import ScopedRoute
 from hookserve.server.request_context import head_of
-from hookserve.server.route_access import ADMIN, PUBLIC, ScopedRoute
 from hookserve.server.secret import Secret
 from http_front import exchange, listening
 from scripted_engine import say
@@ -95,8 +95,8 @@ class Routes:
     def routes(self) -> list[Any]:
         return [
             Route("/mine", self.answer),
-            ScopedRoute("/mine/admin", self.answer, needs=ADMIN, methods=["GET"]),
-            ScopedRoute("/mine/public", self.answer, needs=PUBLIC, methods=["GET"]),
+            ScopedRoute("/mine/admin", self.answer, needs={"admin"}, methods=["GET"]),
+            ScopedRoute("/mine/public", self.answer, needs=set(), methods=["GET"]),
             WebSocketRoute("/mine/socket", self.socket),
         ]
 
@@ -325,6 +325,12 @@ class Mounting:
 
     async def answer(self, request: Request) -> PlainTextResponse:
         return PlainTextResponse(head_of(request.scope).path)
+
+
+def test_a_route_that_needs_what_nobody_has_is_refused() -> None:
+    for wrong in ({"admin", "root"}, "admin"):
+        with pytest.raises(ValueError, match=r"/x: no scope is called .* admin, inference"):
+            ScopedRoute("/x", Replacing().answer, needs=wrong, methods=["GET"])  # type: ignore[arg-type]
 
 
 # -- WebSockets ------------------------------------------------------------------------------------
