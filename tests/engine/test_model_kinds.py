@@ -4,55 +4,25 @@ path, the same in every process, and refused by name where they cannot work."""
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError, ModelFileError
-from hookserve.hookspecs import Named, PluginError, PluginSettings, bootstrap, hookimpl
+from hookserve.hookspecs import PluginError, PluginSettings
 from hookserve.hookspecs.errors import UnknownNameError
 from model_kinds.classes import Int8RowsMethod, MyLlamaConfig
+from model_variants import QUANTIZED, copy_model, edit_config, rename_fields, rounded
 from offline_engine import OfflineEngine
 
 PROMPTS = [[(7 * n + 11 * at + at * at) % 250 for at in range(3 + 19 * n)] for n in range(3)]
-QUANTIZED = {"quant_method": "int8_rows", "bits": 8}
 
 
 def with_kinds(folder: Path) -> PluginSettings:
     return PluginSettings(files=("model_kinds",), cache_dir=str(folder))
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-def copy_model(tiny_llama: Path, folder: Path, tensors: dict[str, torch.Tensor]) -> Path:
-    folder.mkdir()
-    for file in tiny_llama.iterdir():
-        if file.suffix == ".json":
-            (folder / file.name).write_bytes(file.read_bytes())
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def rounded(tiny_llama: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The checkpoint in whole numbers of 8 bits with a factor for each row, and what they mean."""
-    small, meant = {}, {}
-    for name, tensor in load_file(tiny_llama / "model.safetensors").items():
-        small[name] = meant[name] = tensor
-        if "_proj" in name:
-            scale = tensor.abs().amax(dim=1) / 127
-            small[name] = (tensor / scale[:, None]).round().to(torch.int8)
-            small[name + "_scale"] = scale
-            meant[name] = small[name].float() * scale[:, None]
-    return small, meant
 
 
 @pytest.fixture
@@ -155,18 +125,9 @@ def test_a_backend_that_cannot_do_what_a_layer_asks_is_refused_by_name(
         generate(tiny_llama, settings, attention_backend=narrow, hf_overrides={"head_dim": 8})
 
 
-def own_model(tiny_llama: Path, folder: Path) -> Path:
-    """As the tiny one, under names that only the plugin knows."""
-    own = copy_model(tiny_llama, folder, load_file(tiny_llama / "model.safetensors"))
-    values = json.loads((own / "config.json").read_text())
-    values |= {"model_type": "my_llama", "width": values.pop("hidden_size")}
-    values["depth"] = values.pop("num_hidden_layers")
-    (own / "config.json").write_text(json.dumps(values))
-    return own
-
-
 def test_a_model_type_is_read_by_the_plugin_that_knows_it(tiny_llama: Path, tmp_path: Path) -> None:
-    own = own_model(tiny_llama, tmp_path / "own")
+    own = copy_model(tiny_llama, tmp_path / "own", load_file(tiny_llama / "model.safetensors"))
+    rename_fields(own)
     with pytest.raises(ModelFileError, match=r"has nothing under 'num_hidden_layers'"):
         generate(own)
     expected, _ = generate(tiny_llama)

@@ -62,6 +62,6 @@ def before_step(batch: Any, ctx: Any) -> None:
 @hookimpl
 def after_step(batch: Any, output: Any, ctx: Any) -> None:
     saw = ctx.stash["saw"]
-    saw["after"].append(sum(output.sampled_token_ids, []))
+    saw["after"].append([token for tokens in output.sampled_token_ids for token in tokens])
     saw["num_calls"] = getattr(ctx.stash["layer"].impl, "num_calls", None)
     (ctx.cache_dir / f"rank-{ctx.stash['rank']}.json").write_text(json.dumps(saw))
