@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hookserve.hookspecs import (
@@ -543,6 +544,62 @@ def test_a_report_says_everything(site: Path, make_host: Any) -> None:
         "hookserve.toml names the hooks ['executor', 'register_model'], the code has "
         "['register_model', 'shutdown']"
     ]
+    assert report.hooks_by_role() == {
+        "front": ["register_model", "shutdown"],
+        "worker": ["register_model", "shutdown"],
+    }
+    assert [hook.calls for hook in report.hooks] == [1, 0]
+
+
+def test_a_declaration_that_nobody_needed_is_told_apart(make_host: Any) -> None:
+    host = make_host(Models())
+    host.registry("model").get("AForCausalLM")
+    ((first, second),) = [report.declarations for report in host.describe()]
+    assert (first.state, first.state_text()) == ("active", "never used")
+    lost = msgspec.structs.replace(second, state="overridden by X")
+    assert lost.state_text() == "overridden by X"
+    assert msgspec.structs.replace(first, used=True).state_text() == "active"
+
+
+def test_the_place_of_each_implementation_in_the_call_order_is_told(
+    add_builtin: Any, make_host: Any
+) -> None:
+    class Last(Models):
+        @hookimpl(trylast=True)
+        def shutdown(self) -> None: ...
+
+    class First:
+        @hookimpl
+        def shutdown(self) -> None: ...
+
+    add_builtin("own", First())
+    host = make_host(Last(), First(), roles=["front"])
+    assert {
+        report.identity: {hook.name: hook.position for hook in report.hooks}
+        for report in host.describe()
+    } == {
+        "object:First": {"shutdown": 0},
+        "object:Last": {"register_model": 0, "shutdown": 1},
+        "hookserve:builtin:own": {"shutdown": 2},
+    }
+
+
+def test_what_a_plugin_did_before_it_went_out_is_told(make_host: Any) -> None:
+    class Short(Models):
+        @hookimpl
+        def process_started(self) -> None:
+            raise ValueError("no")
+
+    host = make_host(Short())
+    host.calls.process_started(host.roles, None)
+    (report,) = host.describe()
+    assert report.state == "out"
+    hooks = {hook.name: hook for hook in report.hooks}
+    assert (hooks["register_model"].calls, hooks["register_model"].errors) == (1, 0)
+    started = hooks["process_started"]
+    assert (started.calls, started.errors, started.called_here) == (1, 1, False)
+    assert started.last_error is not None and "ValueError: no" in started.last_error
+    assert report.traceback is not None and "raise ValueError" in report.traceback
 
 
 def test_torch_in_a_process_without_it_is_told_by_owner(
