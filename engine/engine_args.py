@@ -224,7 +224,8 @@ class EngineArgs:
         ),
     ] = None
     enforce_eager: Annotated[
-        bool, Setting("never compile (nothing compiles yet)", group="Engine")
+        bool,
+        Setting("compute with torch's own functions alone: compile no kernels", group="Engine"),
     ] = False
     additional_config: Annotated[
         dict[str, Any],

@@ -186,6 +186,8 @@ class CompilationConfig:
     custom_ops: list[str] = field(default_factory=list)
     static_forward_context: dict[str, Any] = field(default_factory=dict)
     """Every attention layer of the model by its prefix; layers register themselves."""
+    kernels: Any = None
+    """Compiled kernels that the worker chose; ``None``: torch's own functions."""
 
 
 @dataclass

@@ -8,11 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .context import get_model_context
+
 
 class SiluAndMul(nn.Module):
     """``silu(x[..., :d]) * x[..., d:]`` for ``x: [..., 2 * d]``."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        context = get_model_context()
+        self._kernels = context.kernels if context else None
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._kernels is not None and self._kernels.takes_gated(x):
+            return self._kernels.silu_and_mul(x)
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from .attention_backend import AttentionBackend
+    from .cpu_kernels import CpuKernels
     from .decode_groups import DecodeMemory
 
 
@@ -111,7 +112,9 @@ class ModelContext:
     max_model_len: int | None = None
     """The longest sequence that will be served; ``None``: not known."""
     attention_backend: type[AttentionBackend] | None = None
-    """What attention layers compute with; ``None``: the built-in one."""
+    """What attention layers compute with; ``None``: a built-in one, which the layer chooses."""
+    kernels: CpuKernels | None = None
+    """Compiled kernels for layers that have a use for them; ``None``: torch's own functions."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Modules that layers of this model share, such as rotary embeddings."""
 
@@ -129,10 +132,11 @@ def set_model_context(
     block_size: int,
     max_model_len: int | None = None,
     attention_backend: type[AttentionBackend] | None = None,
+    kernels: CpuKernels | None = None,
 ) -> Iterator[ModelContext]:
     """Within the block models may be built; the loader enters it."""
     context = ModelContext(
-        static_forward_context, dtype, block_size, max_model_len, attention_backend
+        static_forward_context, dtype, block_size, max_model_len, attention_backend, kernels
     )
     token = _model.set(context)
     try:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import nn
 
+from .context import get_model_context
+
 
 class RMSNorm(nn.Module):
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
@@ -25,6 +27,10 @@ class RMSNorm(nn.Module):
             requires_grad=False,
         )
         self._floor: torch.Tensor | None = None
+        context = get_model_context()
+        is_plain = type(self)._normalise is RMSNorm._normalise
+        is_plain = is_plain and type(self)._scale is RMSNorm._scale
+        self._kernels = context.kernels if context and is_plain else None
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None = None
@@ -33,6 +39,10 @@ class RMSNorm(nn.Module):
 
         With a residual of the same shape: returns ``(normalised x + residual, x + residual)``.
         """
+        kernels = self._kernels
+        if kernels is not None and kernels.takes_rows(x):
+            normalised, total = kernels.rms_norm(x, residual, self.weight, self.variance_epsilon)
+            return normalised if total is None else (normalised, total)
         if residual is None:
             return self._normalise(x)
         residual = x + residual

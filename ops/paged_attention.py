@@ -9,7 +9,7 @@ and kept in ``AttentionMetadata.cache``. Which blocks belong to whom is the engi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -69,6 +69,8 @@ class PagedAttentionImpl(AttentionImpl):
     """Gathers the blocks of each sequence, and attends with torch's own products."""
 
     writes_output = False
+    keeps_copies: ClassVar[bool] = True
+    """Whether decoding keeps gathered copies from step to step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,7 +98,7 @@ class PagedAttentionImpl(AttentionImpl):
         # The values of a block lie a fixed number of pages after its keys.
         self._key_pages, self._value_pages = pages, pages[self.num_kv_heads :]
         # Memory that is never written to is never mapped.
-        count = len(self._rows) // (2 * _KEPT_PART)
+        count = len(self._rows) // (2 * _KEPT_PART) if self.keeps_copies else 0
         self._kept_rows = tuple(self._rows.new_empty(count, self.head_size) for _ in "kv")
         self._copies: _Copies | None = None
 

@@ -31,6 +31,9 @@ class RotaryEmbedding(nn.Module):
         self.attention_factor = attention_factor
         self.inv_freq: torch.Tensor
         self.register_buffer("inv_freq", inv_freq, persistent=False)
+        context = get_model_context()
+        is_plain = type(self)._rotate is RotaryEmbedding._rotate
+        self._kernels = context.kernels if context and is_plain else None
 
     def forward(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
@@ -47,6 +50,8 @@ class RotaryEmbedding(nn.Module):
         return rotated[:, :width], rotated[:, width:]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        if self._kernels is not None and self._kernels.takes_heads(x, self.head_size):
+            return self._kernels.rotate(x, cos, sin, self.head_size)
         heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]
         # Rolling by half a head swaps its halves; ``sin`` carries the sign of the first one.
         swapped = heads.roll(self.head_size // 2, -1)

@@ -1,4 +1,4 @@
-"""Built-in plugin: the attention backend that is used where no other is asked for."""
+"""Built-in plugin: the attention backends of which one is used where no other is asked for."""
 
 from __future__ import annotations
 
@@ -6,5 +6,8 @@ from hookserve.hookspecs import Named, hookimpl
 
 
 @hookimpl
-def attention_backend() -> Named:
-    return Named("paged", "hookserve.ops.paged_attention:PagedAttentionBackend")
+def attention_backend() -> list[Named]:
+    return [
+        Named("paged", "hookserve.ops.paged_attention:PagedAttentionBackend"),
+        Named("compiled", "hookserve.ops.compiled_attention:CompiledAttentionBackend"),
+    ]

@@ -1,0 +1,79 @@
+"""The attention backend ``compiled``: decoding by a kernel, straight from the paged cache.
+
+Prompts go as in ``paged_attention``. Chosen by itself where there are kernels and the layer is of a
+kind that they take; ``cpu_kernels`` says what that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .attention_backend import AttentionImpl
+from .context import AttentionMetadata, get_model_context
+from .cpu_kernels import LANES, MAX_HEAD_SIZE
+from .paged_attention import PagedAttentionBackend, PagedAttentionImpl
+
+
+class CompiledAttentionBackend(PagedAttentionBackend):
+    """The built-in backend for bfloat16 on a CPU with a C compiler, under the name
+    ``compiled``."""
+
+    supported_dtypes = (torch.bfloat16,)
+
+    @staticmethod
+    def get_name() -> str:
+        return "compiled"
+
+    @staticmethod
+    def get_impl_cls() -> type[AttentionImpl]:
+        return CompiledAttentionImpl
+
+    @classmethod
+    def supports_head_size(cls, head_size: int) -> bool:
+        return head_size % (2 * LANES) == 0 and head_size <= MAX_HEAD_SIZE
+
+    @classmethod
+    def validate_configuration(cls, *args: Any, **kwargs: Any) -> list[str]:
+        context = get_model_context()
+        lacking = super().validate_configuration(*args, **kwargs)
+        if context is None or context.kernels is None:
+            lacking.append("a machine or a start without compiled kernels")
+        return lacking
+
+
+class CompiledAttentionImpl(PagedAttentionImpl):
+    """Writes to the cache and decodes by ``CpuKernels``."""
+
+    keeps_copies = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        context = get_model_context()
+        assert context is not None and context.kernels is not None, "the backend was validated"
+        self._kernels = context.kernels
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        super().bind_kv_cache(kv_cache)
+        self._cache = kv_cache
+
+    def _write(self, key: torch.Tensor, value: torch.Tensor, metadata: AttentionMetadata) -> None:
+        self._kernels.write_cache(self._cache, key, value, metadata.slot_mapping)
+
+    def _decode(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        del key, value  # the cache has them
+        return self._kernels.attend_decode(
+            query,
+            self._cache,
+            metadata,
+            self.scale,
+            window=self.sliding_window,
+            soft_cap=self.logits_soft_cap,
+        )

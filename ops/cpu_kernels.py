@@ -1,0 +1,235 @@
+"""``CpuKernels``: the functions of ``cpu_kernels.c`` over torch tensors, each beside a torch twin.
+
+The layers own the twins (``layernorm``, ``activation``, ``rotary_embedding``,
+``paged_attention``) and take a kernel where its ``takes_`` function says yes. How the file becomes
+a library is ``c_compiler``'s; whether kernels are used at all the engine decides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from .c_compiler import load_library
+from .context import AttentionMetadata
+
+SOURCE = Path(__file__).with_name("cpu_kernels.c")
+LANES = 16
+MAX_HEAD_SIZE = 256
+SPLIT = 256
+"""Positions that are attended to in one piece; the C file's constant of that name."""
+_MAX_ACTIVATION_ROWS = 64
+# More rows are faster by torch's two calls (measured: 14 rows 14 and 26 us, 128 rows 102 and 86).
+
+_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+class _Decode(ctypes.Structure):
+    """The C file's struct of that name."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("query", "cache", "tables", "lengths", "scratch", "out")),
+        *((name, _INT) for name in ("sequences", "kv_heads", "group", "size", "block_size")),
+        *((name, _INT) for name in ("table_stride", "query_stride", "parts", "window")),
+        ("scale", _FLOAT),
+        ("cap", _FLOAT),
+    )
+
+
+_SIGNATURES = {
+    "rms_norm": (*[_POINTER] * 5, _FLOAT, _INT, _INT),
+    "silu_and_mul": (_POINTER, _POINTER, _INT, _INT),
+    "rotate": (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT),
+    "write_cache": (_POINTER, _POINTER, _INT, _POINTER, *[_INT] * 5),
+    "attend_decode": (ctypes.POINTER(_Decode),),
+}
+
+
+class CpuKernels:
+    """Compiled once for the machine; all tensors are bfloat16 on the CPU.
+
+    Args:
+        cache_dir: where the library is kept.
+        keys: what plugins add to its name.
+
+    Raises:
+        CompileError: there is no library, and why.
+    """
+
+    def __init__(self, cache_dir: Path, keys: Sequence[str] = ()) -> None:
+        library = load_library(SOURCE, cache_dir, keys)
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        self._library = library
+
+    # -- norms and activations ------------------------------------------------------------------
+
+    @staticmethod
+    def takes_rows(x: torch.Tensor) -> bool:
+        """Whether ``x: [..., width]`` is of a kind that ``rms_norm`` takes."""
+        return x.dtype is torch.bfloat16 and x.shape[-1] % LANES == 0 and x.is_contiguous()
+
+    def rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The twin of ``RMSNorm.forward``: ``(normalised, x + residual)``.
+
+        Args:
+            x: ``[..., width]``, contiguous, as ``residual``; ``weight`` is ``[width]``.
+        """
+        normalised = torch.empty_like(x)
+        total = None if residual is None else torch.empty_like(x)
+        width = x.shape[-1]
+        self._library.rms_norm(
+            normalised.data_ptr(),
+            total.data_ptr() if total is not None else None,
+            x.data_ptr(),
+            residual.data_ptr() if residual is not None else None,
+            weight.data_ptr(),
+            epsilon,
+            x.numel() // width,
+            width,
+        )
+        return normalised, total
+
+    @staticmethod
+    def takes_gated(x: torch.Tensor) -> bool:
+        """Whether ``x: [..., 2 * width]`` is of a kind that ``silu_and_mul`` takes, and short
+        enough to gain by it."""
+        width = x.shape[-1]
+        return (
+            x.dtype is torch.bfloat16
+            and width % (2 * LANES) == 0
+            and x.numel() <= _MAX_ACTIVATION_ROWS * width
+            and x.is_contiguous()
+        )
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """The twin of ``SiluAndMul.forward``."""
+        width = x.shape[-1] // 2
+        out = x.new_empty(*x.shape[:-1], width)
+        rows = out.numel() // width
+        self._library.silu_and_mul(out.data_ptr(), x.data_ptr(), rows, width)
+        return out
+
+    # -- rotation and the cache -----------------------------------------------------------------
+
+    @staticmethod
+    def takes_heads(x: torch.Tensor, head_size: int) -> bool:
+        """Whether ``x: [tokens, heads * head_size]`` is of a kind that ``rotate`` takes."""
+        return x.dtype is torch.bfloat16 and head_size % (2 * LANES) == 0 and x.stride(-1) == 1
+
+    def rotate(
+        self, x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, head_size: int
+    ) -> torch.Tensor:
+        """The twin of ``RotaryEmbedding._rotate``.
+
+        Args:
+            x: ``[tokens, heads * head_size]``; rows may be strided.
+            cosines: ``[tokens, 1, head_size]``, contiguous, as the signed ``sines``.
+        """
+        out = torch.empty(x.shape, dtype=x.dtype)
+        tokens, width = x.shape
+        self._library.rotate(
+            out.data_ptr(),
+            x.data_ptr(),
+            x.stride(0),
+            cosines.data_ptr(),
+            sines.data_ptr(),
+            tokens,
+            width // head_size,
+            head_size,
+        )
+        return out
+
+    def write_cache(
+        self, cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        """The twin of ``PagedAttentionImpl._write``.
+
+        Args:
+            cache: ``[blocks, 2, kv_heads, block_size, head_size]``, contiguous.
+            key: ``[tokens, kv_heads, head_size]``; rows may be strided, as those of ``value``.
+            slots: ``[tokens]`` int64.
+        """
+        tokens, heads, size = key.shape
+        for part, rows in enumerate((key, value)):
+            self._library.write_cache(
+                cache.data_ptr(),
+                rows.data_ptr(),
+                rows.stride(0),
+                slots.data_ptr(),
+                part,
+                tokens,
+                heads,
+                size,
+                cache.shape[3],
+            )
+
+    # -- attention ------------------------------------------------------------------------------
+
+    def attend_decode(
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        """Attention of the step's decoding sequences, straight from the paged cache.
+
+        Scores, weights and sums are float32 throughout. A sequence's positions are cut at
+        multiples of 256, so that its result does not depend on who else is in the batch.
+
+        Args:
+            query: ``[sequences, kv_heads, group, head_size]``; sequences may be strided.
+            cache: as in ``write_cache``, the step's own tokens included.
+            window: a token sees so many tokens at most, itself the last of them.
+            soft_cap: scores become ``cap * tanh(score / cap)``.
+
+        Returns:
+            ``[sequences, kv_heads, group, head_size]``.
+        """
+        sequences, kv_heads, group, size = query.shape
+        lengths, parts, scratch = _step_buffers(metadata, kv_heads * group * (size + 2))
+        out = torch.empty(query.shape, dtype=query.dtype)
+        call = _Decode(
+            query.data_ptr(),
+            cache.data_ptr(),
+            metadata.block_tables.data_ptr(),
+            lengths.data_ptr(),
+            scratch.data_ptr(),
+            out.data_ptr(),
+            sequences,
+            kv_heads,
+            group,
+            size,
+            metadata.block_size,
+            metadata.block_tables.stride(0),
+            query.stride(0),
+            parts,
+            window or 0,
+            scale,
+            soft_cap or 0.0,
+        )
+        self._library.attend_decode(ctypes.byref(call))
+        return out
+
+
+def _step_buffers(metadata: AttentionMetadata, row: int) -> tuple[torch.Tensor, int, torch.Tensor]:
+    """Lengths of the decoding sequences, parts of the longest, and memory for ``row`` numbers of
+    each part, which the layers of a step share."""
+    name = ("attend decode", row)
+    held: tuple[torch.Tensor, int, torch.Tensor] | None = metadata.cache.get(name)
+    if held is None:
+        lengths = metadata.seq_lens[: metadata.num_decode_reqs]
+        parts = -(-max(lengths) // SPLIT)
+        scratch = torch.empty(len(lengths) * parts * row, dtype=torch.float32)
+        held = metadata.cache[name] = torch.tensor(lengths), parts, scratch
+    return held

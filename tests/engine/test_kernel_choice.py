@@ -1,0 +1,128 @@
+"""Which layers use compiled kernels, and that the choice comes with its reason."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hookserve.engine.kernel_choice import choose_kernels
+from hookserve.ops.activation import SiluAndMul
+from hookserve.ops.attention import Attention
+from hookserve.ops.compiled_attention import CompiledAttentionBackend, CompiledAttentionImpl
+from hookserve.ops.context import set_model_context
+from hookserve.ops.cpu_kernels import CpuKernels
+from hookserve.ops.layernorm import GemmaRMSNorm, RMSNorm
+
+
+def config(dtype: torch.dtype = torch.bfloat16, *, eager: bool = False, device: str = "cpu") -> Any:
+    return SimpleNamespace(
+        model_config=SimpleNamespace(dtype=dtype, enforce_eager=eager),
+        device_config=SimpleNamespace(device=torch.device(device)),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def kernels(folder: Path) -> CpuKernels:
+    return CpuKernels(folder / "kernels")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (config(), "compiled kernels: bfloat16 on a CPU with a C compiler"),
+        (config(eager=True), "torch: --enforce-eager"),
+        (config(torch.float32), "torch: the kernels are for bfloat16, .* in torch.float32"),
+        (config(device="meta"), "torch: the kernels are for a CPU"),
+    ],
+)
+def test_the_choice_is_logged_with_its_reason(
+    given: Any, reason: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "hookserve"):
+        chosen = choose_kernels(given, str(folder))
+    assert (chosen is not None) == reason.startswith("compiled")
+    (line,) = caplog.messages
+    assert re.fullmatch(f"layers compute with {reason}", line)
+
+
+def test_without_a_compiler_torch_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.INFO, "hookserve"):
+        assert choose_kernels(config(), str(tmp_path)) is None
+    assert "layers compute with torch: there is no C compiler on PATH" in caplog.text
+
+
+def test_a_kernel_with_other_values_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = CpuKernels.silu_and_mul
+    monkeypatch.setattr(CpuKernels, "silu_and_mul", lambda self, x: wrong(self, x) * 1.1)
+    with caplog.at_level(logging.INFO, "hookserve"):
+        assert choose_kernels(config(), str(folder)) is None
+    assert "the compiled silu_and_mul gave other values than torch" in caplog.text
+
+
+class Doubled(RMSNorm):
+    def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return super()._scale(normalised, dtype) * 2
+
+
+def test_what_a_subclass_changes_no_kernel_passes_over(kernels: CpuKernels) -> None:
+    x = torch.randn(3, 32).to(torch.bfloat16)
+    with set_model_context(
+        static_forward_context={}, dtype=torch.bfloat16, block_size=16, kernels=kernels
+    ):
+        norm, doubled = RMSNorm(32, dtype=x.dtype), Doubled(32, dtype=x.dtype)
+        gemma = GemmaRMSNorm(32, dtype=x.dtype)
+    calls = []
+    plain = kernels.rms_norm
+    kernels.rms_norm = lambda *args: calls.append(1) or plain(*args)  # type: ignore[assignment]
+    try:
+        assert torch.equal(doubled(x), norm(x) * 2)
+        gemma(x)
+    finally:
+        del kernels.rms_norm
+    assert len(calls) == 1
+
+
+def test_layers_outside_of_a_model_use_torch() -> None:
+    assert SiluAndMul()._kernels is None
+    assert RMSNorm(32)._kernels is None
+
+
+def test_a_layer_that_no_kernel_takes_is_refused_by_name(kernels: CpuKernels) -> None:
+    with (
+        set_model_context(
+            static_forward_context={}, dtype=torch.bfloat16, block_size=16, kernels=kernels
+        ),
+        pytest.raises(ValueError, match="'compiled' does not support head size 80"),
+    ):
+        Attention(2, 80, 1.0, attn_backend=CompiledAttentionBackend, prefix="a")
+    with (
+        set_model_context(static_forward_context={}, dtype=torch.bfloat16, block_size=16),
+        pytest.raises(ValueError, match="a start without compiled kernels"),
+    ):
+        Attention(2, 64, 1.0, attn_backend=CompiledAttentionBackend, prefix="a")
+
+
+def test_no_copies_are_kept_where_the_cache_is_read_in_place(kernels: CpuKernels) -> None:
+    with set_model_context(
+        static_forward_context={}, dtype=torch.bfloat16, block_size=16, kernels=kernels
+    ):
+        layer = Attention(2, 64, 1.0, attn_backend=CompiledAttentionBackend, prefix="a")
+    layer.bind_kv_cache(torch.zeros(layer.kv_cache_shape(4, 16), dtype=torch.bfloat16))
+    assert isinstance(layer.impl, CompiledAttentionImpl)
+    assert [len(rows) for rows in layer.impl._kept_rows] == [0, 0]
