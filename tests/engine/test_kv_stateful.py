@@ -3,15 +3,17 @@
 There is no model: ``Worker`` below keeps tables and slots as a worker does, from what the
 scheduler sends and nothing else, and remembers what was computed into each slot. So it sees a slot
 that is read before it is written or written twice, a block of two owners, and a prefix that is
-another tenant's.
+another tenant's. With an ``Adversary`` a plugin shuffles who waits and picks any victim.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,8 +23,36 @@ from hookserve.engine.request import Request
 from hookserve.engine.scheduler import Scheduler
 from hookserve.engine.step import ModelRunnerOutput, SchedulerOutput
 from hookserve.engine.vllm_config import VllmConfig
+from hookserve.hookspecs import Host, PluginSettings, QueuedRequest, hookimpl
+from hookserve.hookspecs.calls import Calls
 
 SALTS = (None, "a", "b")
+
+
+class Adversary:
+    """Answers that are allowed, and as bad as they come."""
+
+    def __init__(self) -> None:
+        self.draw = random.Random()
+        self.num_orders = self.num_victims = 0
+
+    @hookimpl
+    def order_waiting(self, queue: list[QueuedRequest]) -> list[QueuedRequest]:
+        self.num_orders += 1
+        return self.draw.sample(queue, len(queue))
+
+    @hookimpl
+    def select_victim(self, running: list[QueuedRequest]) -> str:
+        self.num_victims += 1
+        return self.draw.choice(running).request_id
+
+
+ADVERSARY = Adversary()
+
+
+@functools.cache
+def adversarial_calls() -> Calls:
+    return Host(["engine"], PluginSettings(), [ADVERSARY]).calls
 
 
 class Sequence:
@@ -125,7 +155,13 @@ class Simulation:
         max_model_len: int = 64,
         prefix_caching: bool = True,
         policy: str = "fcfs",
+        seed: int | None = None,
     ) -> None:
+        """
+        Args:
+            seed: of the adversary; ``None``: there is none.
+        """
+        ADVERSARY.draw.seed(seed)
         config = make_config(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -136,7 +172,12 @@ class Simulation:
         )
         changed = msgspec.structs.replace(config.scheduler, policy=policy)
         config = msgspec.structs.replace(config, scheduler=changed)
-        self.scheduler = Scheduler(VllmConfig.from_engine_config(config), num_blocks, block_size)
+        self.scheduler = Scheduler(
+            VllmConfig.from_engine_config(config),
+            num_blocks,
+            block_size,
+            None if seed is None else adversarial_calls(),
+        )
         self.worker = Worker(num_blocks, block_size)
         self.salts: dict[str, str | None] = {}
         self.told: dict[str, list[int]] = {}
@@ -217,11 +258,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_model_len=st.sampled_from([64, 24]),
         prefix_caching=st.booleans(),
         policy=st.sampled_from(["fcfs", "priority"]),
+        seed=st.none() | st.integers(0, 9),
     )
     def start(
-        self, blocks: tuple[int, int], max_model_len: int, prefix_caching: bool, policy: str
+        self,
+        blocks: tuple[int, int],
+        max_model_len: int,
+        prefix_caching: bool,
+        policy: str,
+        seed: int | None,
     ) -> None:
-        self.simulation = Simulation(*blocks, max_model_len, prefix_caching, policy)
+        self.simulation = Simulation(*blocks, max_model_len, prefix_caching, policy, seed)
 
     @rule(
         length=st.integers(1, 50),
@@ -278,9 +325,10 @@ TestSchedulerMachine.settings = settings(
 )
 
 
-def test_after_a_thousand_events_the_gauge_is_where_it_began() -> None:
+@pytest.mark.parametrize("seed", [None, 5])
+def test_after_a_thousand_events_the_gauge_is_where_it_began(seed: int | None) -> None:
     draw = random.Random("events")
-    simulation = Simulation()
+    simulation = Simulation(seed=seed)
     before = simulation.scheduler.make_stats(0).kv_cache_usage
     for _ in range(1000):
         event = draw.choice(["submit", "step", "step", "step", "abort", "stop", "crossing"])
@@ -304,3 +352,8 @@ def test_after_a_thousand_events_the_gauge_is_where_it_began() -> None:
     # All of it happened: requests that were preempted, and prefixes that were found.
     assert simulation.num_preempted > 5
     assert simulation.num_hits > 200
+    if seed is not None:
+        assert ADVERSARY.num_orders > 100 and ADVERSARY.num_victims > 5
+        for name in ("order_waiting", "select_victim"):
+            (guard,) = adversarial_calls().hooks[name].guards
+            assert guard.errors == 0
