@@ -4,6 +4,7 @@ a runtime; ``build_app`` makes one that brings its own engine, for any ASGI serv
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,35 +73,39 @@ def create_app(runtime: ServerRuntime) -> Starlette:
 
 
 def build_app(
-    config: Settings | EngineArgs | str | None = None, plugins: Sequence[str] = ()
+    config: Settings | EngineArgs | str | None = None,
+    plugins: Sequence[object] = (),
+    *,
+    single_process: bool | None = None,
 ) -> Starlette:
     """An application for any ASGI server; its lifespan starts and stops the engine.
 
-    The engine is a process of its own. The lifespan must run in the main thread of the process, and
-    ends only when the engine is ready; if the engine dies later, the application answers 503.
+    The engine is a process of its own, unless all is to run in this one. The lifespan must run in
+    the main thread of the process, and begins to serve only when the engine is ready; if the engine
+    dies later, the application answers 503.
 
     Args:
         config: resolved ``Settings``, ``EngineArgs``, a model reference, or nothing for the default
             model. Without ``Settings`` the rest comes from the environment.
-        plugins: modules or ``.py`` files to load as plugins in every process, as ``--plugin`` does.
+        plugins: modules or ``.py`` files to load as plugins in every process, as ``--plugin`` does;
+            where all is one process, objects as well.
+        single_process: as ``--single-process``; without it what the settings say.
 
     Raises:
-        ConfigError: for a plugin that is an object: it cannot be handed to the engine's process;
-            or this process has plugins at work already.
+        ConfigError: for a plugin that is an object, where it cannot be handed to the engine's
+            process; or this process has plugins at work already.
         HookserveError, HostError: whatever stops a start.
     """
-    from hookserve.engine.text.tokenizer import load_tokenizer
-
+    from .front_config import configure
     from .runtime import ServerRuntime
 
-    settings = _as_settings(config, plugins)
+    settings, objects = _as_settings(config, plugins, single_process)
     _check_alone()
-    host = bootstrap(["front"], settings.plugins)
+    host = bootstrap(settings.roles, settings.plugins, objects=objects)
     try:
         log_settings(settings)
         log_host(host)
-        engine_config = settings.engine_args.create_engine_config(host)
-        tokenizer = load_tokenizer(engine_config.model.tokenizer)
+        settings, engine_config, tokenizer = configure(settings, host)
         runtime = ServerRuntime(settings.server, host, engine_config, tokenizer)
     except BaseException:
         host.close()
@@ -132,17 +137,16 @@ def _check_alone() -> None:
     )
 
 
-def _as_settings(config: Settings | EngineArgs | str | None, plugins: Sequence[str]) -> Settings:
+def _as_settings(
+    config: Settings | EngineArgs | str | None,
+    plugins: Sequence[object],
+    single_process: bool | None,
+) -> tuple[Settings, list[object]]:
+    """The settings with the plugins that have names, and those that are objects."""
     import msgspec
 
     from .settings import resolve_settings
 
-    for plugin in plugins:
-        if not isinstance(plugin, str):
-            raise ConfigError(
-                f"build_app(plugins=...): {type(plugin).__name__} is an object, which cannot be "
-                "handed to the engine's process; give the name of its module, or a .py file"
-            )
     if isinstance(config, Settings):
         settings = config
     elif isinstance(config, EngineArgs):
@@ -150,7 +154,17 @@ def _as_settings(config: Settings | EngineArgs | str | None, plugins: Sequence[s
         settings = msgspec.structs.replace(base, engine_args=config)
     else:
         settings = resolve_settings({} if config is None else {"model": config})
-    files = (*settings.plugins.files, *plugins)
-    return msgspec.structs.replace(
-        settings, plugins=msgspec.structs.replace(settings.plugins, files=files)
-    )
+    if single_process is not None:
+        server = msgspec.structs.replace(settings.server, single_process=single_process)
+        settings = msgspec.structs.replace(settings, server=server)
+    names = [os.fspath(each) for each in plugins if isinstance(each, str | os.PathLike)]
+    objects = [each for each in plugins if not isinstance(each, str | os.PathLike)]
+    if objects and not settings.server.single_process:
+        raise ConfigError(
+            f"build_app(plugins=...): {type(objects[0]).__name__} is an object, which cannot be "
+            "handed to the engine's process; give the name of its module, or a .py file, or run "
+            "all in this process with single_process=True"
+        )
+    files = (*settings.plugins.files, *map(str, names))
+    with_files = msgspec.structs.replace(settings.plugins, files=files)
+    return msgspec.structs.replace(settings, plugins=with_files), objects

@@ -23,8 +23,9 @@ from .settings import Settings, all_specs, resolve_settings
 
 if TYPE_CHECKING:
     from hookserve.engine.config import EngineConfig
-    from hookserve.engine.text.tokenizer import Tokenizer
     from hookserve.hookspecs import Host
+
+    from .front_config import FrontConfig
 
 logger = logging.getLogger(__name__)
 
@@ -120,14 +121,15 @@ def serve_model(settings: Settings) -> int:
     Returns: the exit code.
     """
     from .event_loop import leave_if_stuck
+    from .front_config import configure
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
-        config, tokenizer = configure(settings, host)
-        for line in banner(settings, config, host):
+        config = configure(settings, host)
+        for line in banner(config.settings, config.engine, host):
             logger.info("%s", line)
-        code = _serve(settings, host, config, tokenizer)
+        code = _serve(config, host)
     finally:
         host.close()
     leave_if_stuck(code)
@@ -142,26 +144,18 @@ def bootstrap_front(settings: Settings) -> Host:
 
     from .load_cache import results_of, write_results
 
-    host = bootstrap(["front"], settings.plugins)
+    host = bootstrap(settings.roles, settings.plugins)
     if settings.engine_args.cache_dir:
         reports = [msgspec.to_builtins(report) for report in host.describe()]
         write_results(settings.engine_args.cache_dir, results_of(reports))
     return host
 
 
-def configure(settings: Settings, host: Host) -> tuple[EngineConfig, Tokenizer]:
-    """What the engine will be started with, and the tokenizer that front needs."""
-    from hookserve.engine.text.tokenizer import load_tokenizer
-
-    config = settings.engine_args.create_engine_config(host)
-    return config, load_tokenizer(config.model.tokenizer)
-
-
-def _serve(settings: Settings, host: Host, config: EngineConfig, tokenizer: Tokenizer) -> int:
+def _serve(config: FrontConfig, host: Host) -> int:
     from .event_loop import run_to_end
     from .serve import serve
 
-    return run_to_end(serve(settings, host, config, tokenizer))
+    return run_to_end(serve(config.settings, host, config.engine, config.tokenizer))
 
 
 def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:

@@ -30,14 +30,15 @@ def dry_run(settings: Settings) -> int:
         HookserveError, HostError: whatever would stop the start before the engine; that a port is
             taken is no such thing, because the server that it is meant for may run already.
     """
-    from .command_run import bootstrap_front, configure
+    from .command_run import bootstrap_front
+    from .front_config import configure
     from .listen import check_address
     from .runtime import ServerRuntime
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
-        config, tokenizer = configure(settings, host)
+        settings, config, tokenizer = configure(settings, host)
         plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
         check_address(settings.server.host, settings.server.uds)
         # Made as for a start: what loggers, routes and templates refuse, it refuses.

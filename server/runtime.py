@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_child import ENGINE_COMMAND
 from hookserve.engine.engine_client import EngineClient
+from hookserve.engine.engine_thread import ThreadSupervisor
 from hookserve.engine.messages import Ready
 from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.supervisor import EngineSupervisor
@@ -66,7 +67,8 @@ class ServerRuntime:
         self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
         self.layers = PluginLayers.build(host, settings.middleware)
         self.endpoints = EndpointSet.build(host)
-        self.supervisor = EngineSupervisor(
+        supervise = ThreadSupervisor if "engine" in host.roles else EngineSupervisor
+        self.supervisor = supervise(
             host, engine_config, self.client, self.health.set_dead, command=command
         )
         self.app: Starlette = create_app(self)
