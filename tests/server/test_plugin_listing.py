@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,32 @@ def test_a_load_has_a_deadline(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="more than 1 s"):
         probe_plugins(PluginSettings(files=(str(file),), startup_hook_timeout_s=1))
+
+
+def test_a_list_of_twenty_plugins_imports_none_and_costs_little(tmp_path: Path) -> None:
+    """Compared with starting Python for the same settings, so that a slow machine moves both, and
+    in time of the processor, so that a busy one moves neither."""
+    site = Site(tmp_path)
+    toml = 'api = ">=1,<2"\nroles = ["front", "cli"]\nhooks = ["shutdown"]\ncommands = ["v"]\n'
+    for number in range(20):
+        name = f"many_{number}"
+        install_plugin(site.folder, f"many-{number}", {name: GOOD}, toml=toml)
+
+    def cost_s(*command: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-P", *command], env=site.environ, stdout=subprocess.DEVNULL
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    bare = min(cost_s("-c", "import hookserve.server.settings") for _ in range(3))
+    for words in (["plugins", "list", "--json"], ["--help"]):
+        cost = min(cost_s("-m", "hookserve.server.cli", *words) for _ in range(3))
+        assert cost < 3 * bare, (words, cost, bare)
+    assert len(site.rows()) == 20
+    assert not site.trace.exists()
 
 
 # -- the cache ---------------------------------------------------------------------------------
