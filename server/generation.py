@@ -142,7 +142,7 @@ class Generation:
             ClientGone: after ``cancel``.
         """
         num_open = len(self._sequences)
-        filter_ = self.filter if self.per_prompt == self.n else None
+        is_filtered = self.filter is not None and self.per_prompt == self.n
         while num_open:
             try:
                 index, output = await self._sink.get()
@@ -161,18 +161,21 @@ class Generation:
             )
             if delta.stopped_by_text:
                 self._finish(sequence)
-            if filter_ is not None:
-                passed = await filter_.pass_on(index, delta)
-                if passed is None:
-                    continue
-                if passed.finish_reason is not None and delta.finish_reason is None:
-                    self._finish(sequence)  # a plugin ends it
-                delta = passed
-            if delta.finish_reason is not None:
+            shown = await self._pass_on(index, sequence, delta) if is_filtered else delta
+            if shown is None:
+                continue
+            if shown.finish_reason is not None:
                 num_open -= 1
                 sequence.is_open = False
-                self._note_end(delta.finish_reason)
-            yield index, delta
+                self._note_end(shown.finish_reason)
+            yield index, shown
+
+    async def _pass_on(self, index: int, sequence: _Sequence, delta: TextDelta) -> TextDelta | None:
+        assert self.filter is not None
+        shown = await self.filter.pass_on(index, delta)
+        if shown is not None and shown.finish_reason is not None and delta.finish_reason is None:
+            self._finish(sequence)  # a plugin ends it
+        return shown
 
     def _finish(self, sequence: _Sequence) -> None:
         """The engine does not know of an end that was found in the text."""
