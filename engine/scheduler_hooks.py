@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 
-from hookserve.hookspecs.calls import Calls, Guard, Hook
+from hookserve.hookspecs.calls import Calls
+from hookserve.hookspecs.guard import Guard
+from hookserve.hookspecs.hook import Hook
 from hookserve.hookspecs.step_types import QueuedRequest
 
 from .request import Request

@@ -16,7 +16,7 @@ from .notify_loop import caught
 from .plugin import Plugin
 
 if TYPE_CHECKING:
-    from .calls import Hook
+    from .hook import Hook
 
 AcceptFields = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 

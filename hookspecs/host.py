@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from . import order, selection
-from .calls import HOOK_CLASSES, Calls, Collect, Hook, Owned
+from .calls import Calls
 from .coarse_clock import CoarseClock
 from .context import PluginContext, enter, keep_cell
 from .crash_mark import CrashMark
@@ -35,12 +35,14 @@ from .errors import (
     did_you_mean,
 )
 from .guard import Guard, bind
+from .hook import HOOK_CLASSES, Collect, Hook
 from .hook_trace import is_traced, traced
 from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, NameEntry, PluginEntry
 from .markers import HookInfo
 from .notify_loop import caught
+from .owned import Owned
 from .patience import watch, watched
 from .platforms import choose_platform
 from .plugin import Plugin

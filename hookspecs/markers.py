@@ -44,7 +44,6 @@ class HookInfo(msgspec.Struct, frozen=True, kw_only=True):
     may_yield: bool = False
     """Whether an implementation may be a generator function: its answer is an iterator."""
 
-
     @property
     def is_of_a_loop(self) -> bool:
         """Whether the loop of an engine or a worker calls it at each step."""

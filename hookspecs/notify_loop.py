@@ -20,8 +20,9 @@ from .context import RUNNING
 from .guard import Bound
 
 if TYPE_CHECKING:
-    from .calls import Guard, Notify
     from .coarse_clock import CoarseClock
+    from .guard import Guard
+    from .hook import Notify
 
 
 def caught() -> tuple[type[BaseException], ...]:

@@ -12,7 +12,8 @@ from .plugin import Implementation, Plugin
 from .types import ROLES
 
 if TYPE_CHECKING:
-    from .calls import Guard, Hook
+    from .guard import Guard
+    from .hook import Hook
     from .registry import Claim, Registry
 
 

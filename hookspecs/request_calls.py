@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .hook import first
 from .notify_loop import caught
 from .owned import Owned
+from .plugin import Plugin
 from .request_types import (
     SCOPES,
     ApiRequest,
@@ -25,7 +27,8 @@ from .request_types import (
 )
 
 if TYPE_CHECKING:
-    from .calls import Guard, Hook
+    from .guard import Guard
+    from .hook import Hook
 
 logger = logging.getLogger(__name__)
 
@@ -67,16 +70,7 @@ class RequestCalls:
         Raises:
             PluginError: a plugin failed.
         """
-        hook = self.hooks["authenticate"]
-        for guard in hook.guards:
-            try:
-                answer = await hook.answer(guard, request)
-                if answer is not None:
-                    check_principal(answer)
-                    return Owned(guard.plugin, answer)
-            except caught() as error:
-                hook.failed(guard, error)
-        return None
+        return await first(self.hooks, "authenticate").ask(_principal, request)
 
     async def before_request(
         self,
@@ -104,7 +98,7 @@ class RequestCalls:
                 answer = given if answer is None else answer
                 if isinstance(answer, Refusal):
                     _check_refusal(answer, range(400, 600))
-                    _tell_refusal(guard, request, answer)
+                    _tell_refusal(guard.plugin, request, answer)
                     return answer
                 if _is_changed(request, answer):
                     request = answer if accept is None else await accept(answer)
@@ -120,17 +114,10 @@ class RequestCalls:
         Raises:
             PluginError: a plugin failed.
         """
-        hook = self.hooks["admit"]
-        for guard in hook.guards:
-            try:
-                answer = await hook.answer(guard, request, principal, load)
-                if answer is not None:
-                    _check_refusal(answer, ADMIT_STATUSES)
-                    _tell_refusal(guard, request, answer)
-                    return Owned(guard.plugin, answer)
-            except caught() as error:
-                hook.failed(guard, error)
-        return None
+        found = await first(self.hooks, "admit").ask(_refused, request, principal, load)
+        if found is not None:
+            _tell_refusal(found.owner, request, found.value)
+        return found
 
     async def before_response(
         self, request: ApiRequest, delta: ResponseDelta, *, held: HeldText | None = None
@@ -221,6 +208,11 @@ def check_principal(answer: object) -> None:
         )
 
 
+def _principal(answer: object) -> object:
+    check_principal(answer)
+    return answer
+
+
 def _check_refusal(answer: object, statuses: Sequence[int]) -> None:
     if not isinstance(answer, Refusal):
         raise TypeError(f"the answer is a {_kind(answer)}; expected a Refusal")
@@ -234,11 +226,16 @@ def _check_refusal(answer: object, statuses: Sequence[int]) -> None:
         raise ValueError(f"retry_after_s of a refusal is {wait_s!r}; expected seconds")
 
 
-def _tell_refusal(guard: Guard, request: ApiRequest, refusal: Refusal) -> None:
+def _refused(answer: Refusal) -> Refusal:
+    _check_refusal(answer, ADMIT_STATUSES)
+    return answer
+
+
+def _tell_refusal(owner: Plugin, request: ApiRequest, refusal: Refusal) -> None:
     logger.debug(
         "request %s is refused by plugin %s: %d %s: %s",
         request.request_id,
-        guard.plugin.identity,
+        owner.identity,
         refusal.status,
         refusal.code,
         refusal.message,

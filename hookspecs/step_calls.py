@@ -8,15 +8,18 @@ what an order, a victim or a stream of weights means is the engine's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .context import enter
+from .hook import first, notify
 from .notify_loop import caught
 from .owned import Owned
 from .step_types import QueuedRequest, StepBatch
 
 if TYPE_CHECKING:
-    from .calls import Guard, Hook, Notify
+    from .guard import Guard
+    from .hook import Hook
 
 
 class StepCalls:
@@ -39,27 +42,20 @@ class StepCalls:
 
     def select_victim(self, running: list[QueuedRequest]) -> Owned | None:
         """The id of one of ``running``, and who chose it; ``None``: no plugin chooses."""
-        hook = self.hooks["select_victim"]
-        for guard in hook.guards:
-            try:
-                answer = hook.answer_now(guard, list(running))
-                if answer is not None:
-                    return Owned(guard.plugin, _victim(running, answer))
-            except caught() as error:
-                hook.failed(guard, error)
-        return None
+        hook = first(self.hooks, "select_victim")
+        return hook.ask_now(partial(_victim, running), list(running))
 
     def after_schedule(self, output: Any) -> None:
         """Tell what the next step computes (``SchedulerOutput``)."""
-        _notify(self.hooks["after_schedule"]).tell(output)
+        notify(self.hooks, "after_schedule").tell(output)
 
     def before_step(self, batch: StepBatch) -> None:
         """Tell what this worker computes now."""
-        _notify(self.hooks["before_step"]).tell(batch)
+        notify(self.hooks, "before_step").tell(batch)
 
     def after_step(self, batch: StepBatch, output: Any) -> None:
         """Tell what this worker has computed (``ModelRunnerOutput``)."""
-        _notify(self.hooks["after_step"]).tell(batch, output)
+        notify(self.hooks, "after_step").tell(batch, output)
 
     def model_loaded(self, model: Any, config: Any) -> None:
         """Tell that the weights are in.
@@ -67,7 +63,7 @@ class StepCalls:
         Raises:
             RequiredPluginError: if a plugin that must work fails.
         """
-        _notify(self.hooks["model_loaded"]).tell(model, config)
+        notify(self.hooks, "model_loaded").tell(model, config)
 
     def weights(
         self, iterator: Iterator[tuple[str, Any]], config: Any
@@ -184,10 +180,3 @@ def _check_weight(item: object) -> None:
         raise TypeError(
             f"weights yielded a {type(item).__name__}; expected pairs of a name and a tensor"
         )
-
-
-def _notify(hook: Hook) -> Notify:
-    from .calls import Notify
-
-    assert isinstance(hook, Notify)
-    return hook

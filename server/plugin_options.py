@@ -165,12 +165,7 @@ class _Collector:
         actions = _OwnedActions()
         for holder in (scratch, *scratch._action_groups):
             holder._actions = actions
-        if host.calls.cli_options(scratch) is not scratch:
-            names = ", ".join(guard.plugin.identity for guard in host.calls.hooks[HOOK].guards)
-            raise PluginConflictError(
-                f"one of {names} returned another parser from {HOOK}; expected the one that was "
-                "given, or None"
-            )
+        host.calls.cli_options(scratch)
         self.result.denied.extend(host.failures())
         for owner, action, options in actions.owned:
             if not self._is_out(owner):

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from hookserve.hookspecs import PluginError, RequestRecord, hookimpl, running
-from hookserve.hookspecs.calls import Collect, First, Guard, Notify, Pipeline, Refuse
 from hookserve.hookspecs.coarse_clock import CoarseClock
 from hookserve.hookspecs.context import enter, owner_of
+from hookserve.hookspecs.guard import Guard
+from hookserve.hookspecs.hook import Collect, First, Notify, Refuse
 from hookserve.hookspecs.markers import HookInfo
 from hookserve.hookspecs.plugin import Plugin
 
@@ -117,6 +118,10 @@ def test_collect_keeps_owners_and_goes_on_past_failures() -> None:
     ]
 
 
+def same(value: Any) -> Any:
+    return value
+
+
 # -- first ----------------------------------------------------------------------------------------
 
 
@@ -135,54 +140,33 @@ def test_first_awaits_each_answer_before_it_asks_the_next() -> None:
     def never(value: Any) -> str:
         raise AssertionError("asked after an answer")
 
-    answer = asyncio.run(make(First, slow_none, answers, never)("q"))
+    answer = asyncio.run(make(First, slow_none, answers, never).ask(same, "q"))
     assert (answer.owner.name, answer.value) == ("answers", "answer to q")
     assert asked == ["began", "ended", "answers"]
 
 
 def test_first_is_none_when_nobody_answers() -> None:
-    assert asyncio.run(make(First)("q")) is None
+    assert asyncio.run(make(First).ask(same, "q")) is None
 
 
 def test_first_takes_a_false_answer_for_an_answer() -> None:
     def no(value: Any) -> bool:
         return False
 
-    answer = asyncio.run(make(First, no)("q"))
+    answer = asyncio.run(make(First, no).ask(same, "q"))
     assert answer.value is False
 
 
 def test_a_failing_first_names_the_plugin() -> None:
     with pytest.raises(PluginError) as raised:
-        asyncio.run(make(First, fail)("q"))
+        asyncio.run(make(First, fail).ask(same, "q"))
     assert (raised.value.identity, raised.value.stage) == ("file:fail", "run")
     assert "hook raised ValueError: no" in str(raised.value)
     assert "second line" not in str(raised.value)
     assert isinstance(raised.value.__cause__, ValueError)
 
 
-# -- pipeline -------------------------------------------------------------------------------------
-
-
-def double(value: int) -> int:
-    return value * 2
-
-
 def unchanged(value: int) -> None: ...
-
-
-def increase(value: int) -> int:
-    return value + 1
-
-
-def test_a_pipeline_hands_each_result_on() -> None:
-    assert make(Pipeline, double, unchanged, increase)(5) == 11
-    assert make(Pipeline, increase, double)(5) == 12
-
-
-def test_a_failing_pipeline_names_the_plugin() -> None:
-    with pytest.raises(PluginError, match="file:fail"):
-        make(Pipeline, double, fail)(5)
 
 
 # -- notify and the guards ------------------------------------------------------------------------
@@ -202,7 +186,7 @@ def test_an_interrupt_passes() -> None:
         with pytest.raises(KeyboardInterrupt):
             hook(1)
     with pytest.raises(KeyboardInterrupt):
-        make(Pipeline, interrupt)(1)
+        make(First, interrupt).ask_now(same, 1)
 
 
 def test_an_interrupt_that_no_signal_can_have_sent_is_a_failure() -> None:
@@ -241,7 +225,7 @@ def test_a_cancellation_passes_only_if_somebody_cancelled() -> None:
 
     async def run() -> None:
         await told(make(Notify, cancel, failure="observe"))
-        task = asyncio.create_task(make(First, wait)(1))
+        task = asyncio.create_task(make(First, wait).ask(same, 1))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -14,8 +14,9 @@ import pytest
 import every_hook
 from hook_samples import SAMPLES, call_hook
 from hookserve.hookspecs import ROLES, Host, specs, targets
-from hookserve.hookspecs.calls import HOOK_CLASSES, Calls
+from hookserve.hookspecs.calls import Calls
 from hookserve.hookspecs.declarations import EXPECTED
+from hookserve.hookspecs.hook import HOOK_CLASSES
 from hookserve.hookspecs.manager import read_specs
 from plugin_folder import install_plugin
 
