@@ -27,7 +27,7 @@ from .manifest import Manifest, compare_manifests
 from .markers import hookimpl, hookspec
 from .plugin import Plugin
 from .registry import Claim, Registry
-from .report import PluginReport
+from .report import PluginReport, ProcessReport
 from .request_types import (
     SCOPES,
     ApiRequest,
@@ -85,6 +85,7 @@ __all__ = [
     "PluginSelectionError",
     "PluginSettings",
     "Principal",
+    "ProcessReport",
     "QueuedRequest",
     "Refusal",
     "Registry",

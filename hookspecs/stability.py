@@ -99,6 +99,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.hookspecs.PluginSelectionError",
                 "hookserve.hookspecs.PluginSettings",
                 "hookserve.hookspecs.Principal",
+                "hookserve.hookspecs.ProcessReport",
                 "hookserve.hookspecs.QueuedRequest",
                 "hookserve.hookspecs.Refusal",
                 "hookserve.hookspecs.RequestHead",
