@@ -76,7 +76,7 @@ class ModelConfig:
     @property
     def hf_text_config(self) -> HfConfig:
         own = getattr(self.hf_config, "get_text_config", None)  # a plugin's class may lack it
-        return self.hf_config if own is None else own()  # type: ignore[no-any-return]
+        return self.hf_config if own is None else own()
 
     @property
     def dtype(self) -> torch.dtype:

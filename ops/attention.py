@@ -66,8 +66,8 @@ class Attention(nn.Module):
         self.dtype = context.dtype if context else torch.get_default_dtype()
         self.soft_cap = _above_zero(prefix, "logits_soft_cap", logits_soft_cap)
         self.window = self._choose_window(per_layer_sliding_window, cache_config, context)
-        self.attn_backend = attn_backend or (context and context.attention_backend)
-        self.attn_backend = self.attn_backend or PagedAttentionBackend
+        chosen = attn_backend or (context.attention_backend if context else None)
+        self.attn_backend: type[AttentionBackend] = chosen or PagedAttentionBackend
         self.impl = self._make_impl(context.block_size if context else None)
         self.kv_cache = torch.empty(0)
         if context is not None:
