@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness import clean_environment
 from hookserve.server.cli import main
 from hookserve.server.plugin_bisect import Run, search
 from plugin_folder import install_plugin
@@ -99,8 +99,8 @@ def bisect(tmp_path: Path) -> Any:
     program = [sys.executable, "-P", "-m", "hookserve.server.cli", "plugins", "bisect"]
 
     def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("HOOKSERVE_")}
-        env = {**kept, "PYTHONPATH": str(folder), "HOOKSERVE_CACHE": str(tmp_path), **environ}
+        own = {"PYTHONPATH": str(folder), "HOOKSERVE_CACHE": str(tmp_path)}
+        env = clean_environment({**own, **environ})
         return subprocess.run([*program, *words], env=env, capture_output=True, text=True)
 
     return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def tell(
     install_plugin(folder, "bad-dist", {"bad": BROKEN})
     # Found here as in the child; nothing of them is imported in this process.
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.setenv("HOOKSERVE_CACHE", str(tmp_path / "cache"))
 
     def run(*words: str, code: int = 0) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness import clean_environment
 from hookserve.engine.errors import UsageError
 from hookserve.hookspecs.errors import PluginConflictError, PluginError, RequiredPluginError
 from hookserve.server import command_run
@@ -57,12 +57,8 @@ class CommandLine:
         self.folder = root / "site"
         self.folder.mkdir()
         self.trace = root / "trace"
-        self.environ = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("HOOKSERVE_")},
-            "PYTHONPATH": str(self.folder),
-            "HOOKSERVE_CACHE": str(root / "cache"),
-            "TRACE": str(self.trace),
-        }
+        own = {"HOOKSERVE_CACHE": str(root / "cache"), "TRACE": str(self.trace)}
+        self.environ = clean_environment({"PYTHONPATH": str(self.folder), **own})
 
     def run(self, *words: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
