@@ -111,7 +111,7 @@ def test_attention_is_computed_by_the_backend_that_is_named(
     assert tokens == expected
     assert layer.attn.attn_backend.__name__.lower().startswith(name.split(":")[-1].lower()[:6])
     assert layer.attn.impl.num_calls == 16
-    assert plain.attn.attn_backend.get_name() == "paged"
+    assert plain.attn.attn_backend.get_name() in ("paged", "compiled")
 
 
 def test_a_backend_that_cannot_do_what_a_layer_asks_is_refused_by_name(
