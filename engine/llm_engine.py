@@ -32,7 +32,7 @@ from .errors import (
 from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import AddRequest, StepOutputs
-from .offline_host import open_host
+from .offline_host import check_no_objects, open_host
 from .output_assembler import OutputAssembler
 from .outputs import RequestOutput
 from .plugin_restarts import PluginRestarts
@@ -154,15 +154,18 @@ class LLMEngine:
             hookserve.hookspecs.HostError: plugins; or another engine of this process was made with
                 other plugin settings, and lives.
         """
+        apart = "worker processes cannot be handed one"
         ranks = engine_args.tensor_parallel_size
         host, is_first = open_host(
             ("front", "engine", "worker"),
             plugins,
             plugin_settings,
-            objects_stay=None if ranks == 1 else "worker processes cannot be handed one",
+            objects_stay=None if ranks == 1 else apart,
         )
         try:
             config = engine_args.create_engine_config(host)
+            if config.parallel.workers_are_apart:  # a plugin may have asked for that
+                check_no_objects(host.objects, apart)
             return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)
         except BaseException:
             host.release()

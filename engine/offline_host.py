@@ -43,11 +43,8 @@ def open_host(
     """
     names = [os.fspath(each) for each in plugins if isinstance(each, str | os.PathLike)]
     objects = [each for each in plugins if not isinstance(each, str | os.PathLike)]
-    if objects and objects_stay is not None:
-        raise ConfigError(
-            f"plugins: {type(objects[0]).__name__} is an object, and {objects_stay}; give the name "
-            "of its module, or a .py file"
-        )
+    if objects_stay is not None:
+        check_no_objects(objects, objects_stay)
     wanted = settings or PluginSettings()
     wanted = msgspec.structs.replace(
         wanted,
@@ -60,6 +57,18 @@ def open_host(
         for line in host.warnings:
             logger.warning("%s", line)
     return host, is_first
+
+
+def check_no_objects(objects: Sequence[object], why: str) -> None:
+    """
+    Raises:
+        ConfigError: there is a plugin that is an object, and there can be none.
+    """
+    if objects:
+        raise ConfigError(
+            f"plugins: {type(objects[0]).__name__} is an object, and {why}; give the name of its "
+            "module, or a .py file"
+        )
 
 
 @contextlib.contextmanager

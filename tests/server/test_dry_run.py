@@ -97,6 +97,30 @@ def test_a_conflict_is_78_and_both_names(
     assert "file:claim_one" in last and "file:claim_two" in last
 
 
+CHANGE = """
+from hookserve.hookspecs import hookimpl
+
+@hookimpl
+def engine_config(config):
+    return {{"max_num_seqs": 4, "max_model_len": 256, "dtype": "bfloat16"}}
+"""
+
+
+def test_what_a_plugin_changed_has_the_plugin_as_its_origin(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = plugin_words(tmp_path, CHANGE, "changing_one")
+    assert main(["run", str(tiny_llama), "--dry-run", "--max-num-seqs", "8", *words]) == 0
+    printed = capsys.readouterr()
+    rows = [re.split(r"\s{2,}", line) for line in lines_of(printed.out, "Settings")]
+    found = {row[0]: row[1:] for row in rows}
+    assert found["max-num-seqs"] == ["4", "plugin file:changing_one"]
+    assert found["max-model-len"] == ["256", "plugin file:changing_one"]
+    assert found["dtype"] == ["bfloat16", "plugin file:changing_one; asked for"]
+    assert "4 sequences of 256 tokens" in printed.out
+    assert "(it was 8, from flag --max-num-seqs)" in printed.err
+
+
 ANY_CLAIM = """
 from hookserve.hookspecs import Endpoint, Named, hookimpl
 from hookserve.plugins_builtin.cpu_platform import CpuPlatform
