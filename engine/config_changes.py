@@ -23,7 +23,7 @@ from .plugin_code import as_plugin
 from .vllm_config import HfConfig, VllmConfig
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
+    from hookserve.hookspecs import Host, Plugin
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
 }
 
 
-def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) -> EngineConfig:
+def apply_platform(config: EngineConfig, platform: Any, owner: Plugin, host: Host) -> EngineConfig:
     """Let the platform change the tree, and return the struct with its changes.
 
     Raises:
@@ -68,7 +68,7 @@ def apply_platform(config: EngineConfig, platform: Any, owner: str, host: Host) 
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     with as_plugin(host, owner, "check_and_update_config"):
         platform.check_and_update_config(tree)
-    return fold_changes(config, tree, owner)
+    return fold_changes(config, tree, owner.identity)
 
 
 def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineConfig:

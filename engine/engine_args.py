@@ -115,7 +115,10 @@ class EngineArgs:
     ] = None
     load_format: Annotated[
         str,
-        Setting("name of a registered model loader; auto: by the files' format", group="Model"),
+        Setting(
+            "name of a registered model loader, or a class path; auto: by the files' format",
+            group="Model",
+        ),
     ] = "auto"
     quantization: Annotated[
         str | None,
@@ -360,7 +363,7 @@ class EngineArgs:
             log_color=self.log_color,
             additional_config=dict(self.additional_config),
         )
-        changed = apply_platform(config, platform, claim.owner, host)
+        changed = apply_platform(config, platform, claim.plugin, host)
         check_quantized(
             f"the configuration that {claim.owner} left",
             find_quantized(changed.model.hf_config),

@@ -131,7 +131,7 @@ def choose_dtype(
     name = None if stated is None else str(stated).removeprefix("torch.")
     if name is None and files.format != "gguf":
         name = "float32"  # what the ecosystem means by a checkpoint that says nothing
-    with as_plugin(host, claim.owner):
+    with as_plugin(host, claim.plugin):
         dtype, reason = platform.preferred_dtype(name, files.format)
     return str(dtype), str(reason)
 

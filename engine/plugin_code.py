@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import HookserveError
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Claim, Host
+    from hookserve.hookspecs import Claim, Host, Plugin
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +33,12 @@ def import_platform(claim: Claim, host: Host) -> Any:
 
 
 @contextmanager
-def as_plugin(host: Host, owner: str | None, what: str = "") -> Iterator[None]:
+def as_plugin(host: Host, owner: Plugin | str | None, what: str = "") -> Iterator[None]:
     """Run a plugin's code as its own; what it raises is told under its name.
 
     Args:
-        owner: ``None``: of a class that the operator named by its path.
+        owner: the plugin or its identity; ``None``: of a class that the operator named by its
+            path.
         what: the function that is called, for the message.
 
     Raises:
@@ -55,4 +56,5 @@ def as_plugin(host: Host, owner: str | None, what: str = "") -> Iterator[None]:
     except caught() as error:
         said = describe_error(error)
         said = f"{what} raised {said}" if what else said
-        raise PluginError(owner or "(a class path)", "run", said) from error
+        name = owner if isinstance(owner, str) or owner is None else owner.identity
+        raise PluginError(name or "(a class path)", "run", said) from error

@@ -7,7 +7,7 @@ from typing import Any
 from hookserve.hookspecs import current
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.targets import import_target
+from hookserve.hookspecs.targets import check_path, import_target
 
 from .errors import ConfigError
 from .vllm_config import VllmConfig
@@ -25,6 +25,12 @@ def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | No
     """
     path = vllm_config.parallel_config.worker_cls
     platform = current().platform()
+    fault = check_path(path)
+    if fault is not None:
+        raise ConfigError(
+            f"worker class: {fault}; it is what --worker-cls or the platform {platform.owner} "
+            "asked for"
+        )
     with current().enter(platform.plugin):
         try:
             worker_cls = import_target(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from . import targets
 from .errors import PluginConflictError, UnknownNameError, did_you_mean
+from .plugin import Plugin
 from .registry import Claim
 from .selection import matches
 
@@ -12,7 +14,8 @@ from .selection import matches
 def choose_platform(
     claims: Sequence[Claim], wanted: str | None, say: Callable[[str], None]
 ) -> Claim:
-    """The named platform, else the one third party's, else the first built-in one.
+    """The named platform, or the class that is named by its path, else the one third party's, else
+    the first built-in one.
 
     Raises:
         UnknownNameError: if the named one did not answer, or none did.
@@ -22,6 +25,8 @@ def choose_platform(
     if wanted is not None and wanted.strip():
         entry = wanted.strip()
         fitting = [c for c in claims if entry == c.name or matches(entry, c.plugin)]
+        if not fitting and targets.is_path(entry):
+            return _by_path(entry)
         if not fitting:
             raise UnknownNameError(
                 f"--platform: '{entry}' did not answer on this machine{did_you_mean(entry, names)}"
@@ -37,6 +42,12 @@ def choose_platform(
             f"{fitting[0].owner}, or leave one out with --disable-plugins"
         )
     return _settle(fitting[0], claims, say)
+
+
+def _by_path(path: str) -> Claim:
+    """What no plugin declared is its own owner."""
+    owner = Plugin(f"path:{path}", path, "path", load=lambda: targets.import_target(path))
+    return Claim("platform", path, path, owner, used=True)
 
 
 def _settle(winner: Claim, claims: Sequence[Claim], say: Callable[[str], None]) -> Claim:

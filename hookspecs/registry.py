@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 Say = Callable[[str, bool], None]
+MAX_OFFERED = 12
+"""Names that the message about an unknown one lists."""
 
 
 @dataclass(eq=False)
@@ -283,9 +285,7 @@ class Registry:
             return self._resolved[name]
         claim = self._active.get(name)
         if claim is None and not targets.is_path(name):
-            raise UnknownNameError(
-                f"{self.kind} '{name}' is not registered{did_you_mean(name, list(self._active))}"
-            )
+            raise UnknownNameError(f"{self.kind} '{name}' is not registered{self._others(name)}")
         target: Any = name if claim is None else claim.target
         identity = name if claim is None else claim.owner
         try:
@@ -296,12 +296,20 @@ class Registry:
                 identity,
                 "import",
                 f"{self.kind} '{name}': target {targets.target_text(target)} raised "
-                f"{describe_error(error)}",
+                f"{describe_error(error)}{'' if claim else self._others(name)}",
             ) from error
         if claim is not None:
             claim.note_use()
         self._resolved[name] = found
         return found
+
+    def _others(self, name: str) -> str:
+        """What there is in place of a name that nobody registered, and whose it is."""
+        close = did_you_mean(name, list(self._active)) if self.nearest(name) else ""
+        offered = [f"{claim.name} of {claim.owner}" for claim in self._active.values()]
+        shown = ", ".join(offered[:MAX_OFFERED]) or "nothing"
+        shown += f" and {len(offered) - MAX_OFFERED} more" if offered[MAX_OFFERED:] else ""
+        return f"{close}; registered: {shown}; a class is named by package.module:Class"
 
     def _freeze(self) -> None:
         if self.frozen_at is not None:

@@ -10,8 +10,8 @@ from typing import Any
 
 
 def is_path(name: str) -> bool:
-    """Whether ``name`` is a class path rather than a registered name."""
-    return ":" in name
+    """Whether ``name``, which nobody registered, is a class path, in either form."""
+    return "." in name.replace(":", ".") and check_path(name) is None
 
 
 def target_text(target: Any) -> str:

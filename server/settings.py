@@ -171,7 +171,10 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     platform: Annotated[
-        str | None, Setting("name of the platform to run on; without it automatic", group="Plugins")
+        str | None,
+        Setting(
+            "name or class path of the platform to run on; without it automatic", group="Plugins"
+        ),
     ] = None
     front_hook_timeout: Annotated[
         float,
