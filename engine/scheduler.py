@@ -81,9 +81,10 @@ class StepCounts:
 class Scheduler:
     """Continuous batching over a paged cache. ``schedule`` and ``update_from_output`` alternate."""
 
-    mixed_prompt_tokens = 512
-    """Prompt tokens of a step that also decodes: bounds how long one step keeps decoding requests
-    waiting for their next token."""
+    shared_prompt_tokens = 384
+    """Prompt tokens of a step that others wait for: decoding requests for their next token, other
+    prompts for their first. More of them in one step are computed no faster (from 128 on a token
+    takes the same time), and all wait for the last."""
     lookahead = 32
     """Waiting requests considered for a step, so that a short prompt passes a long one."""
 
@@ -291,8 +292,8 @@ class Scheduler:
         """Chunks of prompts: half of the budget is the oldest's, the rest goes to what ends
         soonest. So a long prompt moves in every step, and short ones pass it. Priority, where it
         counts, goes before both, and an order that plugins gave before all."""
-        budget = self._prompt_budget(output)
         candidates = self._prompt_candidates(output)
+        budget = self._prompt_budget(output, len(candidates))
         if budget <= 0 or not candidates:
             return
         oldest, others = self._rank_prompts(candidates)
@@ -325,10 +326,11 @@ class Scheduler:
         others.sort(key=lambda r: (precedence(r), r.num_uncomputed_tokens))
         return oldest, others
 
-    def _prompt_budget(self, output: SchedulerOutput) -> int:
+    def _prompt_budget(self, output: SchedulerOutput, num_prompts: int) -> int:
         num_decodes = len(output.num_scheduled_tokens)
         left = self.max_num_batched_tokens - num_decodes
-        return min(left, self.mixed_prompt_tokens) if num_decodes else left
+        is_alone = num_decodes + num_prompts == 1
+        return left if is_alone else min(left, self.shared_prompt_tokens)
 
     def _prompt_candidates(self, output: SchedulerOutput) -> list[Request]:
         """Running requests with a prompt to compute, then waiting ones in order."""

@@ -65,13 +65,23 @@ def test_decoding_requests_come_first_and_prompts_share_what_is_left(make_schedu
 
 def test_prompt_tokens_beside_decoding_requests_are_limited(make_scheduler):
     scheduler = make_scheduler(max_num_batched_tokens=120, num_blocks=200)
-    scheduler.mixed_prompt_tokens = 32
+    scheduler.shared_prompt_tokens = 32
     add(scheduler, "a", 5, max_tokens=30)
     step(scheduler)
     add(scheduler, "b", 100, 20)
     assert step(scheduler) == {"a": 1, "b": 32}
     scheduler.finish_requests("a", "abort")
     assert step(scheduler) == {"b": 68}
+
+
+def test_prompts_that_wait_for_one_another_share_small_steps(make_scheduler):
+    scheduler = make_scheduler(max_num_batched_tokens=120, num_blocks=200)
+    scheduler.shared_prompt_tokens = 32
+    add(scheduler, "a", 100)
+    add(scheduler, "b", 10, 20)
+    assert step(scheduler) == {"a": 22, "b": 10}, "the short one has its first token at once"
+    scheduler.finish_requests("b", "abort")
+    assert step(scheduler) == {"a": 78}, "alone it has the whole step"
 
 
 def test_a_short_prompt_passes_a_long_one_that_still_moves(make_scheduler):
