@@ -278,21 +278,24 @@ def test_a_plugin_that_fails_in_the_worker_alone_is_named_to_the_engine(start: S
 
 
 @pytest.mark.parametrize(
-    ("name", "end", "how"),
+    ("name", "source", "how"),
     [
-        ("killer", "os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
-        ("leaver", "os._exit(0)", "ended with exit code 0"),
+        ("killer", "if here: os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        (
+            "leaver",
+            "@hookimpl\ndef register_model():\n    if here: os._exit(0)",
+            "ended with exit code 0",
+        ),
     ],
 )
 def test_a_plugin_whose_code_ran_when_a_worker_ended_is_named(
-    name: str, end: str, how: str, start: Start
+    name: str, source: str, how: str, start: Start
 ) -> None:
-    source = HEAD + (
-        f"import os\n@hookimpl\ndef process_started(roles):\n    if 'worker' in roles: {end}"
-    )
+    own = "import os, sys\nhere = 'hookserve.engine.worker_process' in sys.orig_argv\n"
+    hook = "\n@hookimpl\ndef process_started(): ...\n"
     wanted = rf"worker \d \(pid \d+\) {how} while the code of plugin file:{name} ran"
     with pytest.raises(WorkerError, match=wanted) as caught:
-        start(**{name: source})
+        start(**{name: HEAD + own + source + hook})
     crash = Denied(f"file:{name}", "worker", "crash", f"its code ran when the process {how}")
     assert caught.value.failures == [crash]
 

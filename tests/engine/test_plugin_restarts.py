@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hookserve.engine.errors import EngineStartError
+from hookserve.engine import LLM, llm_engine
+from hookserve.engine.errors import EngineStartError, WorkerError
 from hookserve.engine.plugin_restarts import PluginRestarts
 from hookserve.hookspecs import Denied, PluginSettings
 
@@ -64,3 +66,27 @@ def test_the_fourth_failure_stops_the_start(restarts: PluginRestarts, host: Stub
         restarts.decide([failed("e"), failed("d")])
     assert caught.value.exit_code == 78
     assert [each.identity[-1] for each in host.denied] == ["a", "b", "c"]
+
+
+def test_an_offline_engine_is_made_again_without_what_ends_its_workers(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ends_workers.py"
+    file.write_text(
+        "from hookserve.hookspecs import hookimpl\n@hookimpl\ndef process_started(): ...\n"
+    )
+    make, states = llm_engine.EngineCore, []
+
+    def make_or_die(config: Any, host: Any) -> Any:
+        (plugin,) = [each for each in host.plugins if each.name == "ends_workers"]
+        states.append(plugin.state)
+        if plugin.state == "active":
+            error = WorkerError("worker 0 was killed")
+            error.failures = [Denied(plugin.identity, "worker", "crash", "killed")]
+            raise error
+        return make(config, host)
+
+    monkeypatch.setattr(llm_engine, "EngineCore", make_or_die)
+    llm = LLM(str(tiny_llama), plugins=[str(file)])
+    llm.shutdown()
+    assert states == ["active", "active", "out"]
