@@ -18,6 +18,22 @@ from .settings import PluginSettings
 from .types import Role
 
 _current: Host | None = None
+_earlier: Host | None = None
+"""What ``look_ahead`` made, until ``bootstrap`` takes over."""
+
+
+def look_ahead(roles: Iterable[Role], settings: PluginSettings, only: Iterable[str]) -> Host:
+    """A host for the sake of some hooks, before the one of this process can be made, because its
+    settings are not complete without them.
+
+    Raises:
+        RequiredPluginError: if a plugin that must work failed.
+        PluginConflictError: if the plugins cannot be ordered.
+        PluginSelectionError: if the settings name plugins that are not there.
+    """
+    global _earlier
+    _earlier = Host(roles, settings, only=only)
+    return _earlier
 
 
 def bootstrap(
@@ -44,11 +60,12 @@ def bootstrap(
         PluginConflictError: if two third parties claim one name.
         PluginSelectionError: if the settings name plugins that are not there.
     """
-    global _current
+    global _current, _earlier
     if _current is not None:
         _check_same(_current, frozenset(roles), settings, tuple(objects))
         return _current
-    host = Host(roles, settings, objects, crash_mark=crash_mark)
+    host = Host(roles, settings, objects, earlier=_earlier, crash_mark=crash_mark)
+    _earlier = None
     host.on_close = _forget
     _current = host
     if config is not None:

@@ -7,8 +7,11 @@ of settings that are not about plugins live in ``hookserve.engine.errors``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 
 EX_CONFIG = 78
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class HostError(Exception):
@@ -65,6 +68,19 @@ def describe_error(error: BaseException) -> str:
     except BaseException as broken:  # a plugin's exception may fail at telling what it is
         return f"{name} (its text cannot be had: {type(broken).__name__})"
     return f"{name}: {text[0]}" if text else name
+
+
+def exc_info_of(error: BaseException | None) -> ExcInfo | None:
+    """The error for a logger; ``None`` if its traceback cannot be told."""
+    import traceback  # only where something failed
+
+    if error is None:
+        return None
+    try:
+        traceback.TracebackException.from_exception(error)
+    except BaseException:  # a plugin's exception may fail at telling what it is
+        return None
+    return type(error), error, error.__traceback__
 
 
 def traceback_of(error: BaseException) -> str:

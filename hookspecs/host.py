@@ -33,6 +33,7 @@ from .errors import (
     UnknownNameError,
     describe_error,
     did_you_mean,
+    exc_info_of,
 )
 from .guard import Guard, bind
 from .hook import HOOK_CLASSES, Collect, Hook
@@ -74,7 +75,8 @@ class Host:
             left to it.
 
     With ``only`` a host is made for the sake of these hooks: it calls no others, and loads no
-    plugin that says that it has none of them.
+    plugin that says that it has none of them. The next host of the process is given it as
+    ``earlier``: what plugins did to the process under the first is told and undone by the second.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Host:
         load: bool = True,
         strict: bool = True,
         only: Iterable[str] | None = None,
+        earlier: Host | None = None,
         crash_mark: CrashMark | None = None,
     ) -> None:
         self.roles: frozenset[Role] = frozenset(roles)
@@ -106,10 +109,11 @@ class Host:
         self._contexts: dict[Plugin, PluginContext] = {}
         # Kept when a plugin goes out: what it did until then is told.
         self._guards_of: dict[Plugin, dict[str, Guard]] = {}
-        self._instances: dict[type, object] = {}
+        self._earlier = earlier
+        self._instances: dict[type, object] = {} if earlier is None else earlier._instances
         self._transactions = Transactions(self._say_of)
         self._log = StartupLog(
-            speaks=strict,
+            speaks=strict and only is None,
             of_failures=logging.INFO if self.roles <= _BEHIND_FRONT else logging.WARNING,
         )
         self.plugins = discover(settings.files, objects)
@@ -191,6 +195,7 @@ class Host:
 
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
+        before = self._take_over(plugin)
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
@@ -211,6 +216,9 @@ class Host:
             self._log.superseded(plugin)
             return
         plugin.state = "active"
+        if before is not None:
+            plugin.load_ms = (plugin.load_ms or 0.0) + (before.load_ms or 0.0)
+            plugin.warnings[:] = dict.fromkeys(plugin.warnings)
         self._log.loaded(plugin)
         self._contexts[plugin] = PluginContext(
             plugin.identity,
@@ -223,6 +231,17 @@ class Host:
         is_told_by_front = "front" in plugin.facts.roles and "front" not in self.roles
         if self._strict and self._only is None and not is_told_by_front:
             tell_of_tiers(plugin)
+
+    def _take_over(self, plugin: Plugin) -> Plugin | None:
+        """The plugin's record in the earlier host, if it was loaded there: its module will not be
+        imported again, and what that did is this host's to tell and to undo."""
+        known = () if self._earlier is None else self._earlier.plugins
+        for before in known:
+            if before.identity == plugin.identity and before.state == "active":
+                assert self._earlier is not None
+                self._transactions.take_over(self._earlier._transactions, before, plugin)
+                return before
+        return None
 
     def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
         ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
@@ -357,7 +376,7 @@ class Host:
             raise RequiredPluginError(plugin.identity, stage, message, stop) from error
         if self._bootstrapped:  # before, ``problems`` tells it
             logger.warning("%s", plugin.problem())
-        logger.debug("plugin %s failed", plugin.identity, exc_info=error)
+        logger.debug("plugin %s failed", plugin.identity, exc_info=exc_info_of(error))
 
     def _withdraw(self, plugin: Plugin) -> None:
         self.calls.withdraw(plugin)
@@ -444,7 +463,7 @@ class Host:
         return self._platform
 
     def config_of(self, plugin: Plugin) -> Any:
-        """The plugin's own section of ``--plugin-config``, as its hooks find it in ``ctx.config``."""
+        """The plugin's section of ``--plugin-config``, as its hooks find it in ``ctx.config``."""
         return self._contexts[plugin].config
 
     def enter(self, owner: Plugin | str | None) -> AbstractContextManager[None]:

@@ -70,6 +70,13 @@ class Transactions:
         with self.recording(plugin):
             yield from answers
 
+    def take_over(self, other: Transactions, before: Plugin, plugin: Plugin) -> None:
+        """Answer for what the plugin did under another host of this process, which had another
+        record of it."""
+        self._record(plugin, other._changes.pop(before, []))
+        plugin.patches += before.patches
+        plugin.warnings += before.warnings
+
     def rollback(self, plugin: Plugin) -> None:
         """Undo what the plugin changed, the last change first."""
         changes = self._changes.pop(plugin, [])

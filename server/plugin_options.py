@@ -12,12 +12,13 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hookserve.engine.errors import HookserveError
 from hookserve.hookspecs.context import enter, running
+from hookserve.hookspecs.current_host import look_ahead
 from hookserve.hookspecs.discovery import discover
 from hookserve.hookspecs.errors import (
     HostError,
@@ -26,7 +27,6 @@ from hookserve.hookspecs.errors import (
     RequiredPluginError,
     describe_error,
 )
-from hookserve.hookspecs.host import Host
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
 from hookserve.hookspecs.selection import apply_settings, matches
@@ -35,6 +35,9 @@ from hookserve.hookspecs.settings import Denied, PluginSettings
 from .arguments import Parser, add_settings, options_of
 from .setting_values import Origin
 from .settings import Settings, all_specs, resolve_settings
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
 
 HOOK = "cli_options"
 _NAME = re.compile(r"--?[A-Za-z][A-Za-z0-9-]*")
@@ -107,7 +110,7 @@ def add_plugin_options(parser: argparse.ArgumentParser, words: Sequence[str]) ->
         settings = _plugin_settings(words)
         if not _somebody_may_add(settings):
             return PluginOptions()
-        host = Host(["cli"], settings, only=[HOOK])
+        host = look_ahead(["cli"], settings, only=[HOOK])
         return _Collector(parser).collect(host)
     except (HookserveError, HostError) as error:
         if not asks_for_help:

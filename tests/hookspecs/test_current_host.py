@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ from hookserve.hookspecs import (
     current,
     hookimpl,
 )
+from hookserve.hookspecs.current_host import look_ahead
+from plugin_folder import install_plugin
 
 
 class Models:
@@ -90,3 +95,42 @@ def test_a_registry_of_another_role_is_refused_by_name(make_host: Any) -> None:
         host.registry("executor")
     with pytest.raises(UnknownNameError, match="did you mean model_loader"):
         host.registry("model_loder")
+
+
+def test_a_host_answers_for_what_plugins_did_under_an_earlier_one(
+    site: Path, no_current: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+    import os
+    from hookserve.hookspecs import hookimpl
+
+    os.environ["SET_BY_LATE"] = "1"
+    MADE = []
+
+    class Late:
+        def __init__(self):
+            MADE.append(self)
+
+        @hookimpl
+        def cli_options(self, parser): ...
+
+        @hookimpl
+        def endpoint(self):
+            return 3
+    """
+    toml = 'roles = ["cli", "front"]'
+    install_plugin(site, "late-dist", {"late": source}, toml=toml, entries={"late": "late:Late"})
+    monkeypatch.delenv("SET_BY_LATE", raising=False)
+    first = look_ahead(["cli"], PluginSettings(), only=["cli_options"])
+    assert os.environ["SET_BY_LATE"] == "1"
+    assert [plugin.state for plugin in first.plugins if plugin.name == "late"] == ["active"]
+    host = bootstrap(["front"], PluginSettings())
+    (late,) = [report for report in host.describe() if report.name == "late"]
+    assert (late.state, late.stage) == ("out", "register")
+    assert "SET_BY_LATE" not in os.environ
+    assert any("SET_BY_LATE; undone when it went out" in line for line in late.warnings)
+    assert len(sys.modules["late"].MADE) == 1
+    host.close()
+    again = bootstrap(["front"], PluginSettings())  # the earlier one is not taken twice
+    again.close()
+    assert "SET_BY_LATE" not in os.environ
