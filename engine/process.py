@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hookserve.hookspecs.errors import HostError, describe_error
+from hookserve.hookspecs.errors import HostError, describe_error, exc_info_of
 from hookserve.hookspecs.notify_loop import caught
 
 from .channel import ChannelClosed, ChannelError, wait_readable
@@ -181,7 +181,7 @@ class EngineProcess(ChildProcess):
             raise
         except caught() as error:
             # The caller asked for something that failed; the engine itself is unharmed.
-            logger.warning("collective_rpc %r failed", message.method, exc_info=error)
+            logger.warning("collective_rpc %r failed", message.method, exc_info=exc_info_of(error))
             said = isinstance(error, HookserveError | HostError)
             text = f"{message.method}: {error if said else describe_error(error)}"
             self.channel.send(RpcResult(message.call_id, error=text))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from hookserve.hookspecs import Claim, Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.errors import exc_info_of
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
 from hookserve.hookspecs.plugin_thread import build_within
@@ -79,7 +80,7 @@ class GuardedLogger:
                 self.owner,
                 self.name,
                 where,
-                exc_info=error,
+                exc_info=exc_info_of(error),
             )
         now = time.monotonic()
         self._recent.append(now)

@@ -20,7 +20,7 @@ from typing import Any
 
 from .coarse_clock import CoarseClock
 from .context import enter
-from .errors import PluginError, describe_error
+from .errors import PluginError, describe_error, exc_info_of
 from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S, Guard
 from .markers import HookInfo
 from .notify_loop import NotifyLoop, caught
@@ -136,29 +136,31 @@ class Hook:
         except caught() as error:
             if not budget.expired():
                 raise
-            raise self._given_up(guard, call) from error
+            if call is None or not call.done() or call.cancelled():
+                raise self._given_up(guard, call) from error
+            result = call.result().unwrap()  # ended in time: somebody else held the loop up
+            self.refuse_awaitable(result)
+            self._check(result)
         finally:
             elapsed_s = perf_counter() - started
             guard.sample(elapsed_s)
-        if elapsed_s > self.budget_s:  # it has blocked the event loop
+        if guard.is_coroutine and elapsed_s > self.budget_s:  # it held the loop up itself
             self.slow(guard, elapsed_s)
             raise TimeoutError(f"it took {elapsed_s:.1f} s; it has {self.budget_s:g} s")
         return result
 
     def _given_up(self, guard: Guard, call: Future[Outcome] | None) -> TimeoutError:
         """What is said of a call that is not waited for any more."""
-        if call is None or (call.done() and not call.cancelled()):
-            return _too_long(self.budget_s)
-        if guard.thread.leave(call):
+        if call is not None and not guard.thread.leave(call, self.budget_s):
+            return TimeoutError(
+                f"no end within {self.budget_s:g} s, since it waited for the calls before it"
+            )
+        if call is not None:
             self.slow(guard, self.budget_s)
-            return _too_long(self.budget_s)
-        return TimeoutError(
-            f"no turn within {self.budget_s:g} s: the calls before it take too long"
-        )
+        return TimeoutError(f"no end within {self.budget_s:g} s")
 
     def answer_now(self, guard: Guard, *args: Any) -> Any:
-        """One implementation's answer, for a caller that cannot wait; over its budget the next one
-        is not asked for.
+        """One implementation's answer, for a caller that cannot wait.
 
         Raises:
             TypeError: it is an awaitable, or not what the specification says.
@@ -171,7 +173,8 @@ class Hook:
                 result = guard.call(*args)
                 if result is not None:
                     self.refuse_awaitable(result)
-                    return result
+                    self._check(result)
+                return result
         finally:
             elapsed_s = perf_counter() - started
             guard.sample(elapsed_s)
@@ -212,7 +215,7 @@ class Hook:
                 plugin.identity,
                 self.info.name,
                 ", and the default is kept" if self.info.failure == "default" else "",
-                exc_info=error,
+                exc_info=exc_info_of(error),
             )
         now = self._clock()
         guard.failures.append(now)
@@ -339,10 +342,6 @@ class Notify(Hook):
                 self.refuse_awaitable(outcome.unwrap())
             except caught() as error:
                 self.failed(guard, error)
-
-
-def _too_long(budget_s: float) -> TimeoutError:
-    return TimeoutError(f"no end within {budget_s:g} s")
 
 
 HOOK_CLASSES: dict[str, type[Hook]] = {

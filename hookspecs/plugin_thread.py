@@ -55,6 +55,8 @@ class PluginThread:
         self._calls: SimpleQueue[tuple[Future[Outcome], Callable[[], Any]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._undone: list[Future[Outcome]] = []
+        self._running: tuple[Future[Outcome], float] | None = None
+        """The call that runs, and when it began."""
         self._left: Future[Outcome] | None = None
         self._left_at = 0.0
 
@@ -89,11 +91,18 @@ class PluginThread:
         """Whether the call waits or runs here."""
         return call in self._undone
 
-    def leave(self, call: Future[Outcome]) -> bool:
-        """Stop waiting for a call; whether it had begun. If so, those behind it fail at once."""
-        if call.cancel() or call.done():
+    def leave(self, call: Future[Outcome], budget_s: float) -> bool:
+        """Stop waiting for a call; whether what runs here takes too long, rather than that it had
+        to wait for its turn. Then those that wait fail at once."""
+        if call.done() or self._running is None:
+            call.cancel()
             return False
-        self._left, self._left_at = call, time.monotonic()
+        running, began_at = self._running
+        ran_s = time.monotonic() - began_at
+        is_own = not call.cancel() and running is call
+        if ran_s < (budget_s / 2 if is_own else budget_s):
+            return False
+        self._left, self._left_at = running, time.monotonic()
         while True:
             try:
                 waiting, _ = self._calls.get_nowait()
@@ -113,8 +122,10 @@ class PluginThread:
     def _run_one(self, future: Future[Outcome], function: Callable[[], Any]) -> None:
         if not future.set_running_or_notify_cancel():
             return
+        self._running = future, time.monotonic()
         try:
             outcome = Outcome(function(), None)
         except BaseException as error:  # handed on, whatever it is
             outcome = Outcome(None, error)
+        self._running = None
         future.set_result(outcome)

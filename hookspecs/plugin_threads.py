@@ -39,6 +39,6 @@ class PluginThreads:
             return added
         return min(usable or self._threads, key=lambda thread: thread.num_calls)
 
-    def leave(self, call: Future[Outcome]) -> bool:
-        """Stop waiting for a call; whether it had begun."""
-        return any(thread.leave(call) for thread in self._threads if thread.has(call))
+    def leave(self, call: Future[Outcome], budget_s: float) -> bool:
+        """Stop waiting for a call; whether what runs in its thread takes too long."""
+        return any(thread.leave(call, budget_s) for thread in self._threads if thread.has(call))

@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.hookspecs import ApiRequest, PluginError, Principal, Refusal, RequestRecord
+from hookserve.hookspecs.errors import exc_info_of
 
 from .errors import ApiError, bad_request, engine_failure, plugin_failure, refused
 from .openai_request import MAX_BYTES_ON_LOOP, read_request, serving_of
@@ -163,7 +164,7 @@ class ApiCall:
             error.identity,
             hook,
             error.message,
-            exc_info=error.__cause__,
+            exc_info=exc_info_of(error.__cause__),
         )
         return plugin_failure(error, hook)
 

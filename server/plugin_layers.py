@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hookserve.hookspecs import Denied, Host, PluginError, RequiredPluginError
 from hookserve.hookspecs.context import enter
-from hookserve.hookspecs.errors import HostError, describe_error
+from hookserve.hookspecs.errors import HostError, describe_error, exc_info_of
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
 from hookserve.hookspecs.plugin_thread import build_within
@@ -172,7 +172,7 @@ class Layer:
             return http_failure(scope["method"], route_path(scope), error)
         if getattr(error, _CULPRIT, self.inside) is not self.inside:
             raise error
-        logger.error("%s failed at %r", self._label, scope["path"], exc_info=error)
+        logger.error("%s failed at %r", self._label, scope["path"], exc_info=exc_info_of(error))
         cause = error.__cause__ if isinstance(error, PluginExit) else error
         return ApiError(
             500, f"the {self._label} failed with {type(cause).__name__}", code="plugin_error"

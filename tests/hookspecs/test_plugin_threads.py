@@ -60,7 +60,7 @@ def test_there_are_so_many_threads_and_then_calls_wait(calls: Calls) -> None:
     for _ in hanging:
         assert calls.begun.acquire(timeout=10)
     waits = calls.name()
-    assert not calls.threads.leave(waits), "it has not begun"
+    assert not calls.threads.leave(waits, 30), "it has not begun"
     assert waits.cancelled()
     waits = calls.name()
     calls.goes_on.set()
@@ -72,10 +72,10 @@ def test_where_all_are_given_up_the_next_call_fails_at_once(calls: Calls) -> Non
     hanging = [calls.hang() for _ in range(MAX_THREADS)]
     for _ in hanging:
         assert calls.begun.acquire(timeout=10)
-    assert all(calls.threads.leave(each) for each in hanging[:-1])
+    assert all(calls.threads.leave(each, 0) for each in hanging[:-1])
     behind = calls.name()
     assert not behind.done(), "one of them is still waited for"
-    assert calls.threads.leave(hanging[-1])
+    assert calls.threads.leave(hanging[-1], 0)
     with pytest.raises(TimeoutError, match="still runs"):
         result(behind)
     with pytest.raises(TimeoutError, match="still runs"):
@@ -89,5 +89,5 @@ def test_where_all_are_given_up_the_next_call_fails_at_once(calls: Calls) -> Non
 def test_nothing_is_left_of_a_call_that_has_ended(calls: Calls) -> None:
     call = calls.name()
     result(call)
-    assert not calls.threads.leave(call)
+    assert not calls.threads.leave(call, 0)
     assert result(calls.name()) == "plugin p 0"
