@@ -70,7 +70,10 @@ def _verbs() -> Iterator[str]:
     yield markdown_table(("verb", ""), rows)
     yield (
         "`server VERB --help` lists what each takes. `server chat` takes the flags of\n"
-        "`server run` for the server that it starts when none is running.\n"
+        "`server run` for the server that it starts when none is running. Plugins may add verbs\n"
+        "([cli_command](hooks/cli_command.md)) and options of `server run`\n"
+        "([cli_options](hooks/cli_options.md)); what `server plugins` tells is in\n"
+        "[plugins.md](plugins.md). How long each flag stays: [stability.md](stability.md).\n"
     )
 
 
