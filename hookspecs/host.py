@@ -144,6 +144,7 @@ class Host:
                 prefer=self._preferences.get(info.kind),
                 strict=self._strict,
                 say=self._say_for(info),
+                run_as=self._transactions.running,
             )
             for info in self.pm.specs.values()
             if info.kind is not None and self.roles & set(info.roles)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 Say = Callable[[str, bool], None]
+RunAs = Callable[[Plugin | None], AbstractContextManager[None]]
 MAX_OFFERED = 12
 """Names that the message about an unknown one lists."""
 
@@ -78,6 +80,7 @@ class Registry:
         strict: raise at a conflict; otherwise record it in the claims (inspection).
         say: told a line for each decision that an operator should know of, and whether it is
             about a late registration, which other processes may not have.
+        run_as: what surrounds the import of a plugin's target.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Registry:
         prefer: Mapping[str, Plugin] | None = None,
         strict: bool = True,
         say: Say | None = None,
+        run_as: RunAs = enter,
     ) -> None:
         self.kind = kind
         self.chosen_by_name = chosen_by_name
@@ -95,6 +99,7 @@ class Registry:
         self._prefer = dict(prefer or {})
         self._strict = strict
         self._say = say
+        self._run_as = run_as
         self._claims: list[Claim] = []
         self._active: dict[str, Claim] = {}
         self._resolved: dict[str, Any] = {}
@@ -289,7 +294,7 @@ class Registry:
         target: Any = name if claim is None else claim.target
         identity = name if claim is None else claim.owner
         try:
-            with enter(None if claim is None else claim.plugin):
+            with self._run_as(None if claim is None else claim.plugin):
                 found = targets.import_target(target)
         except caught() as error:
             raise PluginError(

@@ -1,5 +1,6 @@
-"""``Transactions``: what each plugin changed in this process while its import and its start-up
-hooks ran; all of it is undone if the plugin goes out, and reported if it stays.
+"""``Transactions``: what each plugin changed in this process while its import, its start-up hooks
+and the imports of its targets ran; all of it is undone if the plugin goes out, and reported if it
+stays. A step that fails leaves nothing.
 
 What is watched is ``snapshot``'s. Registrations are the registries' to withdraw, and modules,
 threads and files stay.
@@ -10,10 +11,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from .context import enter
 from .markers import HookInfo
 from .plugin import Plugin
 from .snapshot import Change, ModuleWatch, Snapshot, same
@@ -44,8 +46,8 @@ class Transactions:
             with ModuleWatch(snapshot):
                 yield
         except BaseException:
-            self._record(plugin, snapshot.changes())
-            raise  # it goes out now, or the start stops: what is undone is told then
+            self._undo(plugin, snapshot.changes())
+            raise
         self._keep(plugin, snapshot.changes())
         started = [thread.name for thread in threading.enumerate() if thread not in threads]
         if started:
@@ -77,13 +79,21 @@ class Transactions:
         plugin.patches += before.patches
         plugin.warnings += before.warnings
 
+    @contextmanager
+    def running(self, plugin: Plugin | None) -> Iterator[None]:
+        """Run a plugin's code later than its start-up hooks, under its name and recorded."""
+        with nullcontext() if plugin is None else self.recording(plugin), enter(plugin):
+            yield
+
     def rollback(self, plugin: Plugin) -> None:
         """Undo what the plugin changed, the last change first."""
-        changes = self._changes.pop(plugin, [])
-        undone = [(change, change.undo()) for change in reversed(changes)]
+        self._undo(plugin, self._changes.pop(plugin, []))
         plugin.patches.clear()
+
+    def _undo(self, plugin: Plugin, changes: list[Change]) -> None:
+        undone = [(change, change.undo()) for change in reversed(changes)]
         for title, labels in _by_title(change for change, done in reversed(undone) if done):
-            plugin.warnings.append(f"changed {title}: {labels}; undone when it went out")
+            plugin.warnings.append(f"changed {title}: {labels}; undone")
         for title, labels in _by_title(change for change, done in reversed(undone) if not done):
             self._tell(plugin, f"changed {title}: {labels}; not undone, it was changed again since")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Denied, Host, PluginReport, RequiredPluginError
+from hookserve.hookspecs import Denied, Host, PluginError, PluginReport, RequiredPluginError
 from hookserve.hookspecs.snapshot import Snapshot
 
 MakeHost = Callable[..., Host]
@@ -160,7 +161,7 @@ def test_nothing_of_a_plugin_that_fails_is_left(
     assert labels(before) == []
     assert report.patches == []
     if not label.startswith("signal"):
-        assert f"changed {shown(label)}; undone when it went out" in report.warnings
+        assert f"changed {shown(label)}; undone" in report.warnings
 
 
 def test_a_plugin_that_failed_elsewhere_leaves_nothing_here(
@@ -242,6 +243,28 @@ def test_what_imports_leave_behind_is_no_change(make_host: MakeHost, site: Path)
     filtered = "warnings.filterwarnings('ignore', message='odd', module='odd')"
     host = make_host(files=(write(site, quiet, filtered),))
     assert report_of(host).warnings == [] and report_of(host).patches == []
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_import_of_a_target_is_watched_too(
+    works: bool, make_host: MakeHost, site: Path, served: ModuleType
+) -> None:
+    target = site / f"target_{works}.py"
+    end = "class Toy: ..." if works else "raise OSError('no')"
+    target.write_text(f"{HEAD}\ncode.Server.serve = lambda self: 'plugin'\n{end}\n")
+    entry = f"return ModelEntry('Toy', '{target.stem}:Toy')"
+    plugin = write(site, "from hookserve.hookspecs import ModelEntry", hook=entry, name="late")
+    host = make_host(files=(plugin,))
+    assert report_of(host, "late").warnings == []
+    with contextlib.nullcontext() if works else pytest.raises(PluginError, match="no"):
+        host.registry("model").resolve("Toy")
+    report = report_of(host, "late")
+    label = "hookserve.served.code:Server.serve"
+    assert report.patches == ([label] if works else [])
+    assert report.warnings == [f"changed host code: {label}{'' if works else '; undone'}"]
+    assert served.Server().serve() == ("plugin" if works else "host")
+    host.deny(Denied("file:late", "engine", "run", "OSError: no"))
+    assert served.Server().serve() == "host"
 
 
 def test_threads_stay_and_are_told(make_host: MakeHost, site: Path) -> None:
