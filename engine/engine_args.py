@@ -42,7 +42,14 @@ from .model_choices import (
 )
 from .plugin_arguments import ask_plugins
 from .plugin_code import import_platform
-from .quantized import accepted, check_quantized, choose_quantization, find_quantized, nobody
+from .quantized import (
+    accepted,
+    check_platform_takes,
+    check_quantized,
+    choose_quantization,
+    find_quantized,
+    nobody,
+)
 from .rank_choice import choose_executor
 from .setting import Setting
 
@@ -364,9 +371,11 @@ class EngineArgs:
             additional_config=dict(self.additional_config),
         )
         changed = apply_platform(config, platform, claim.plugin, host)
+        quantization = changed.model.quantization
         check_quantized(
             f"the configuration that {claim.owner} left",
             find_quantized(changed.model.hf_config),
-            nobody if changed.model.quantization is None else accepted(self, host),
+            nobody if quantization is None else accepted(self, host),
         )
+        check_platform_takes(quantization, platform, claim.owner)
         return changed

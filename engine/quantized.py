@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookserve.hookspecs import targets
 
-from .errors import ModelFileError
+from .errors import ConfigError, ModelFileError
 from .refusal import refuse
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def check_quantized(where: str, found: Quantized | None, accepts: Accepts = nobo
 def accepted(args: EngineArgs, host: Host) -> Accepts:
     """What is read with these arguments and plugins."""
     if args.quantization is not None:
-        return lambda method: True  # whether it is the one that is named, ``choose_quantization`` says
+        return lambda method: (
+            True
+        )  # whether it is the one that is named, ``choose_quantization`` says
     return lambda method: host.registry("quantization").get(method) is not None
 
 
@@ -100,3 +102,15 @@ def choose_quantization(
             raise refuse(args, "quantization", asked, f"{found.method!r}, as {where} says")
     check_quantized(where, found, accepted(args, host))
     return asked if asked is not None or found is None else found.method
+
+
+def check_platform_takes(quantization: str | None, platform: Any, owner: str) -> None:
+    """
+    Raises:
+        ConfigError: the platform says which quantizations it takes, and this is none of them.
+    """
+    taken = list(getattr(platform, "supported_quantization", ()))
+    if quantization is not None and taken and quantization not in taken:
+        raise ConfigError(
+            f"quantization {quantization!r}: the platform of {owner} takes {', '.join(taken)} alone"
+        )

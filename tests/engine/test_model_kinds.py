@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from hookserve.engine.errors import ConfigError, ModelFileError
 from hookserve.hookspecs import PluginError, PluginSettings
 from hookserve.hookspecs.errors import UnknownNameError
+from hookserve.plugins_builtin.cpu_platform import CpuPlatform
 from model_kinds.classes import Int8RowsMethod, MyLlamaConfig
 from model_variants import QUANTIZED, copy_model, edit_config, rename_fields, rounded
 from offline_engine import OfflineEngine
@@ -81,7 +82,7 @@ def test_what_stands_beside_the_configuration_is_read_too(quantized: Path, tmp_p
 
 
 def test_what_a_quantization_cannot_do_is_refused(
-    quantized: Path, tiny_llama: Path, tmp_path: Path
+    quantized: Path, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = with_kinds(tmp_path)
     with pytest.raises(ModelFileError, match="quantized with 'int8_rows', which is not supported"):
@@ -98,6 +99,10 @@ def test_what_a_quantization_cannot_do_is_refused(
     edit_config(quantized, quantization_config={"quant_method": "gptq"})
     with pytest.raises(ConfigError, match=r"'int8_rows': expected 'gptq', as .*quantized says"):
         generate(quantized, settings, quantization="int8_rows")
+    monkeypatch.setattr(CpuPlatform, "supported_quantization", ["awq"])
+    with pytest.raises(ConfigError, match=r"'int8_rows': the platform of .*:cpu takes awq alone"):
+        generate(tiny_llama, settings, quantization="int8_rows")
+    monkeypatch.undo()
     with pytest.raises(PluginError, match=r"MyLlamaConfig.*not a subclass of .*QuantizationConfig"):
         generate(tiny_llama, settings, quantization="model_kinds.classes:MyLlamaConfig")
 
