@@ -60,7 +60,8 @@ def load_plugin(
             "functions that are marked with @hookimpl",
         )
     try:
-        plugin.implementations = implementations(found, specs)
+        with enter(plugin):
+            plugin.implementations = implementations(found, specs)
     except RefusedError as error:
         raise PluginError(plugin.identity, "register", str(error)) from error
     except caught() as error:  # its own __dir__ or __getattr__, a signature that cannot be read
