@@ -332,7 +332,8 @@ class ModuleWatch:
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _WatchedLoader(spec.loader, self._snapshot)
+                    watched: Any = _WatchedLoader(spec.loader, self._snapshot)
+                    spec.loader = watched
                 return spec
         return None
 
