@@ -3,7 +3,8 @@
 ``tests/frozen`` has the wheels and no source: what was published cannot be edited afterwards. One
 has a route, a stat logger and ``request_finished``; the other a model that is a subclass of the
 built-in Llama, ``settings_schema`` and the hooks around a request. Where a test here fails, the
-contract was broken, not the wheel.
+contract was broken, not the wheel. The same server, to save a start, has a third plugin, which is
+written here: it adds an option to the command line.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from harness import RunningServer, wait_until
+from plugin_folder import install_plugin
 from tiny_llama import write_tiny_llama
 
 WHEELS = {  # and how the digests of their content begin
@@ -28,19 +30,34 @@ WHEELS = {  # and how the digests of their content begin
 FRONT, MODEL = "frozen-front:hookserve:frozen-front", "frozen-model:hookserve:frozen-model"
 
 
+OPTIONS = """
+from hookserve.hookspecs import hookimpl
+
+@hookimpl
+def cli_options(parser):
+    parser.add_argument("--tenants", type=int)
+
+@hookimpl
+def process_started(roles, ctx):
+    ctx.logger.info("in %s there are %r", "+".join(sorted(roles)), ctx.config["tenants"])
+"""
+
+
 @pytest.fixture(scope="module")
 def server(source_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with both, installed from their wheels into a folder, offline."""
+    """A server with both, installed from their wheels into a folder, offline, and the third."""
     base = tmp_path_factory.mktemp("frozen")
     wheels = [str(source_root / "tests" / "frozen" / name) for name in WHEELS]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     offline = ["--no-deps", "--no-index", "--no-compile", "--target", str(base / "site")]
     subprocess.run([*pip, *offline, *wheels], check=True, timeout=120)
+    toml = 'roles = ["cli", "front", "engine", "worker"]'
+    install_plugin(base / "site", "options-dist", {"options": OPTIONS}, toml=toml)
     checkpoint = write_tiny_llama(base / "checkpoint", architecture="FrozenForCausalLM")
     arguments = [str(checkpoint), "--served-model-name", "m", "--enable-endpoints", "frozen-front"]
     arguments += ["--require-plugins", "frozen-front,frozen-model"]
     arguments += ["--plugin-config", json.dumps({"frozen-model": {"most_tokens": 5}})]
-    arguments += ["--kv-cache-memory-bytes", str(64 << 20)]
+    arguments += ["--kv-cache-memory-bytes", str(64 << 20), "--tenants", "7"]
     with RunningServer(arguments, env={"PYTHONPATH": str(base / "site")}) as running:
         yield running
 
@@ -102,3 +119,8 @@ def test_route_stat_logger_and_the_end_of_a_request_act(server: RunningServer) -
         "finish_reason": "length",
         "error": None,
     }
+
+
+def test_a_plugins_option_reaches_it_in_every_process(server: RunningServer) -> None:
+    for roles in ("front", "engine+worker"):
+        assert f"in {roles} there are 7\n" in server.stderr
