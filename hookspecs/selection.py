@@ -84,6 +84,7 @@ def apply_settings(plugins: Sequence[Plugin], settings: PluginSettings) -> None:
             )
         plugin.block("--disable-plugins")
     if settings.allow is not None:
+        _check_third_parties(settings.allow, plugins)
         allowed = select_all(settings.allow, third, "--plugins")
         for plugin in installed:
             if plugin not in allowed and plugin.state == "found":
@@ -93,6 +94,16 @@ def apply_settings(plugins: Sequence[Plugin], settings: PluginSettings) -> None:
     _require(plugins, settings)
     _configure(plugins, settings.config)
     _put_out(plugins, settings)
+
+
+def _check_third_parties(entries: Iterable[str], plugins: Sequence[Plugin]) -> None:
+    for entry in entries:
+        fitting = [plugin for plugin in plugins if matches(entry.strip(), plugin)]
+        if fitting and all(plugin.is_builtin for plugin in fitting):
+            raise PluginSelectionError(
+                f"--plugins: '{entry.strip()}' is built in, and --plugins speaks of third parties "
+                "alone; a built-in plugin is there unless --disable-plugins names it"
+            )
 
 
 def _block_all(third: Sequence[Plugin]) -> None:

@@ -1,0 +1,130 @@
+"""The parent decides about plugins, and the engine's process does what it was told: its own
+environment says nothing, and each plugin's section arrives in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fake_engine import make_config
+from hookserve.engine.channel import Channel
+from hookserve.engine.child_process import module_command, spawn
+from hookserve.engine.messages import Failed, ManifestSent, Start
+from hookserve.hookspecs import Host, Manifest, PluginSettings, compare_manifests
+from hookserve.hookspecs.crash_mark import CrashMark
+from plugin_folder import install_plugin
+
+SUPPORT = Path(__file__).parents[1] / "support"
+OTHER_WISHES = {
+    "HOOKSERVE_PLUGINS": "",
+    "HOOKSERVE_DISABLE_PLUGINS": "kept",
+    "HOOKSERVE_REQUIRE_PLUGINS": "gone",
+    "HOOKSERVE_NO_PLUGINS": "1",
+    "HOOKSERVE_PLUGIN": "/nowhere/at_all.py",
+    "HOOKSERVE_PLUGIN_CONFIG": '{"kept": {"threshold": 9}}',
+    "HOOKSERVE_PREFER": "model:X=nobody",
+    "HOOKSERVE_PLATFORM": "abacus",
+    "HOOKSERVE_ENDPOINTS": "nothing",
+}
+KEPT = """
+import json
+import msgspec
+from hookserve.hookspecs import hookimpl
+
+class Section(msgspec.Struct):
+    threshold: float = 0.5
+    file: str = ""
+
+@hookimpl
+def settings_schema():
+    return Section
+
+@hookimpl
+def process_started(roles, ctx):
+    with open(ctx.config.file, "a") as file:
+        told = [sorted(roles), type(ctx.config).__name__, ctx.config.threshold]
+        file.write(json.dumps(told) + "\\n")
+"""
+BLOCKED = """
+raise RuntimeError("imported, though it is blocked")
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    site = tmp_path / "site"
+    install_plugin(site, "own-dist", {"kept": textwrap.dedent(KEPT)})
+    install_plugin(site, "other-dist", {"gone": BLOCKED})
+    monkeypatch.syspath_prepend(site)
+    yield site
+    sys.modules.pop("kept", None)
+
+
+@pytest.fixture
+def start(plugins: Path) -> Iterator[Callable[[PluginSettings], Channel]]:
+    """``start(settings)``: an engine's process, whose environment wishes otherwise, is told to."""
+    started = []
+
+    def spawn_one(settings: PluginSettings) -> Channel:
+        path = os.pathsep.join([str(plugins), str(SUPPORT)])
+        environment = {**os.environ, **OTHER_WISHES, "PYTHONPATH": path}
+        mark = CrashMark.create()
+        process, sock = spawn(module_command("hookserve.engine.process"), environment, mark)
+        channel = Channel(sock)
+        started.append((process, channel, mark))
+        channel.send(Start(make_config(), settings))
+        return channel
+
+    yield spawn_one
+    for process, channel, mark in started:
+        channel.close()
+        process.kill()
+        process.wait()
+        mark.close()
+
+
+def receive(channel: Channel) -> Any:
+    assert channel.wait(60.0), "the engine's process says nothing"
+    return channel.recv()
+
+
+def test_children_take_lists_and_sections_from_the_parent_and_not_from_their_environment(
+    start: Callable[[PluginSettings], Channel], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    section = {"threshold": 3, "file": str(told)}
+    settings = PluginSettings(
+        allow=("kept", "gone"), deny=("gone",), require=("kept",), config={"own-dist/kept": section}
+    )
+    sent = receive(start(settings))
+    assert isinstance(sent, ManifestSent), sent
+    manifest = msgspec.convert(sent.manifest, Manifest)
+    states = {plugin.identity: plugin.state for plugin in manifest.plugins}
+    assert states["own-dist:hookserve:kept"] == "active"
+    assert states["other-dist:hookserve:gone"] == "blocked"
+    assert compare_manifests(Host(["front"], settings).manifest(), manifest) == []
+    assert json.loads(told.read_text()) == [["engine", "worker"], "Section", 3.0]
+
+
+def test_a_section_that_does_not_fit_stops_the_process_that_alone_knows_the_plugin(
+    start: Callable[[PluginSettings], Channel], plugins: Path
+) -> None:
+    (plugins / "kept" / "hookserve.toml").write_text('roles = ["engine"]\n')
+    settings = PluginSettings(allow=("kept",), config={"kept": {"treshold": 1}})
+    (report,) = [r for r in Host(["front"], settings).describe() if r.name == "kept"]
+    assert report.state == "other role"
+    failed = receive(start(settings))
+    assert isinstance(failed, Failed), failed
+    assert failed.exit_code == 78
+    assert failed.message == (
+        "--plugin-config: the section of own-dist:hookserve:kept: unknown key 'treshold'; "
+        "did you mean threshold?"
+    )
