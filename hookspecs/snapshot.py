@@ -319,8 +319,7 @@ class ModuleWatch:
         sys.meta_path.insert(0, self)
 
     def __exit__(self, *error: object) -> None:
-        if self in sys.meta_path:  # a plugin may have replaced the list's content
-            sys.meta_path.remove(self)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
