@@ -128,7 +128,7 @@ def test_a_host_answers_for_what_plugins_did_under_an_earlier_one(
     (late,) = [report for report in host.describe() if report.name == "late"]
     assert (late.state, late.stage) == ("out", "register")
     assert "SET_BY_LATE" not in os.environ
-    assert any("SET_BY_LATE; undone when it went out" in line for line in late.warnings)
+    assert any("SET_BY_LATE; undone" in line for line in late.warnings)
     assert len(sys.modules["late"].MADE) == 1
     host.close()
     again = bootstrap(["front"], PluginSettings())  # the earlier one is not taken twice
