@@ -208,6 +208,7 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             group="Plugins",
             metavar="PATTERN",
             bare="*",
+            unset=("",),
         ),
     ] = None
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hookserve.engine.environment import default_cache_dir
 from hookserve.engine.errors import ConfigError, UsageError
+from hookserve.hookspecs import PluginSettings
+from hookserve.server.arguments import Parser, add_settings
 from hookserve.server.secret import Secret
 from hookserve.server.settings import all_specs, resolve_settings
 
@@ -107,6 +110,35 @@ def test_plugin_flags_become_plugin_settings() -> None:
     assert plugins.prefer == ("model:X=h",)
     assert plugins.platform == "cpu"
     assert plugins.config == {"a": {"k": 1}}
+
+
+def test_the_time_of_hooks_and_what_is_traced() -> None:
+    untouched = PluginSettings(cache_dir=default_cache_dir({}))
+    assert resolve_settings({}, {}).plugins == untouched
+    plugins = resolve_settings(
+        {"front_hook_timeout": "2.5", "step_hook_timeout": "0.5", "trace_hooks": "before_*"},
+        {"HOOKSERVE_STARTUP_HOOK_TIMEOUT": "7", "HOOKSERVE_TRACE_HOOKS": "x"},
+    ).plugins
+    assert (plugins.front_hook_timeout_s, plugins.step_hook_timeout_s) == (2.5, 0.5)
+    assert (plugins.startup_hook_timeout_s, plugins.trace_hooks) == (7.0, "before_*")
+    assert resolve_settings({}, {"HOOKSERVE_TRACE_HOOKS": ""}).plugins.trace_hooks is None
+    with pytest.raises(UsageError, match="--step-hook-timeout"):
+        resolve_settings({"step_hook_timeout": "0"}, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (["--trace-hooks"], "*"),
+        (["--trace-hooks", "admit"], "admit"),
+        (["--trace-hooks", "--port", "1"], "*"),
+        (["--trace-hooks=a*"], "a*"),
+    ],
+)
+def test_all_hooks_are_traced_where_no_pattern_is_given(words: list[str], pattern: str) -> None:
+    parser = Parser()
+    add_settings(parser)
+    assert parser.parse_args(words).trace_hooks == pattern
 
 
 def test_an_empty_allow_list_is_not_the_same_as_none() -> None:
