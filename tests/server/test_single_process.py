@@ -114,6 +114,33 @@ def test_one_process_gives_the_same_answers_to_plugins_that_are_objects(tiny_lla
         current()
 
 
+class Broken:
+    @hookimpl
+    def model_loaded(self) -> None:
+        raise RuntimeError("not this model")
+
+
+@pytest.mark.e2e
+def test_a_plugin_that_fails_while_the_model_loads_is_out_and_the_thread_starts_again(
+    tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    witness = Witness()
+
+    async def run() -> None:
+        app = build_app(str(tiny_llama), plugins=[Broken(), witness], single_process=True)
+        async with serving(app) as http:
+            assert (await http.post("/v1/completions", json=BODY)).status_code == 200
+            states = {report.identity: report.state for report in app.state.plugins.describe()}
+            assert states["object:Broken"] == "out"
+            assert states["object:Witness"] == "active"
+            assert len(engine_threads()) == 1
+
+    asyncio.run(run())
+    assert witness.num_models == 2
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("object:Broken" in line and "starts again without it" in line for line in lines)
+
+
 @pytest.mark.e2e
 def test_the_end_of_the_thread_is_the_death_of_the_engine(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
