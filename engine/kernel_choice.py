@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,21 +24,23 @@ logger = logging.getLogger(__name__)
 
 
 def choose_kernels(
-    vllm_config: VllmConfig, cache_dir: str | None, keys: Sequence[str] = ()
+    vllm_config: VllmConfig,
+    cache_dir: str | None,
+    ask_keys: Callable[[], Sequence[str]] = tuple,
 ) -> CpuKernels | None:
     """The kernels for the model, or ``None``: torch's own functions.
 
     Args:
         cache_dir: the server's; libraries are in its folder ``kernels``.
-        keys: what plugins add to the library's name.
+        ask_keys: what plugins add to the library's name; called if something is to be compiled.
     """
-    kernels, reason = _choose(vllm_config, Path(cache_dir or default_cache_dir()), keys)
+    kernels, reason = _choose(vllm_config, Path(cache_dir or default_cache_dir()), ask_keys)
     logger.info("layers compute with %s: %s", "compiled kernels" if kernels else "torch", reason)
     return kernels
 
 
 def _choose(
-    vllm_config: VllmConfig, cache_dir: Path, keys: Sequence[str]
+    vllm_config: VllmConfig, cache_dir: Path, ask_keys: Callable[[], Sequence[str]]
 ) -> tuple[CpuKernels | None, str]:
     model = vllm_config.model_config
     if model.enforce_eager:
@@ -49,6 +51,7 @@ def _choose(
         return None, f"the kernels are for bfloat16, and the model computes in {model.dtype}"
     if os.name != "posix":
         return None, "the kernels are built on Linux alone"
+    keys = ask_keys()
     try:
         kernels = CpuKernels(cache_dir / "kernels", keys)
     except CompileError as error:

@@ -42,7 +42,11 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
     assert vllm_config.engine_config is not None, "made from an EngineConfig, like every tree"
     model.hf_config = make_hf_config(vllm_config.engine_config.model.hf_config, host)
     said = []
-    vllm_config.compilation_config.kernels = choose_kernels(vllm_config, host.settings.cache_dir)
+    vllm_config.compilation_config.kernels = choose_kernels(
+        vllm_config,
+        host.settings.cache_dir,
+        lambda: host.calls.compile_cache_key(vllm_config),
+    )
     name = attention.backend or _default_attention(vllm_config)
     attention.backend_cls = _resolve("attention_backend", name, AttentionBackend, host)
     if attention.backend is not None:
@@ -56,8 +60,13 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
 
 def _default_attention(vllm_config: VllmConfig) -> str:
     """The faster of the built-in two, where it takes the model's heads."""
-    takes = CompiledAttentionBackend.supports_head_size(vllm_config.model_config.get_head_size())
-    return "compiled" if vllm_config.compilation_config.kernels and takes else "paged"
+    if vllm_config.compilation_config.kernels is None:
+        return "paged"
+    try:
+        head_size = vllm_config.model_config.get_head_size()
+    except AttributeError:  # a model that calls its sizes otherwise
+        return "paged"
+    return "compiled" if CompiledAttentionBackend.supports_head_size(head_size) else "paged"
 
 
 def _owner(kind: str, name: str, host: Host) -> str:

@@ -259,6 +259,19 @@ def cli_options(parser: ArgumentParser, ctx: PluginContext) -> ArgumentParser | 
     """
 
 
+@hookspec(call="collect", roles=("worker",), failure="refuse")
+def compile_cache_key(config: Any, ctx: PluginContext) -> str | None:
+    """Say what compiled code depends on that only the plugin knows: code that was compiled under
+    another key is left alone.
+
+    Returns: a text, or ``None``.
+    Runs in: worker.
+    Called: once in each worker, before kernels are compiled or loaded (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="notify", roles=("worker",), failure="refuse")
 def model_loaded(model: Any, config: Any, ctx: PluginContext) -> None:
     """Told that the weights are in; the model is the live module.

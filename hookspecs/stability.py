@@ -45,6 +45,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "cli_options",
                 "model_loaded",
                 "weights",
+                "compile_cache_key",
                 "authenticate",
                 "before_request",
                 "admit",

@@ -57,6 +57,24 @@ class StepCalls:
         """Tell what this worker has computed (``ModelRunnerOutput``)."""
         notify(self.hooks, "after_step").tell(batch, output)
 
+    def compile_cache_key(self, config: Any) -> list[str]:
+        """What plugins say that compiled code depends on, each with the plugin's identity.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        hook = self.hooks["compile_cache_key"]
+        keys = []
+        for guard in hook.guards:
+            try:
+                key = hook.answer_now(guard, config)
+            except caught() as error:
+                hook.failed(guard, error)
+            else:
+                if key is not None:
+                    keys.append(f"{guard.plugin.identity}={key}")
+        return keys
+
     def model_loaded(self, model: Any, config: Any) -> None:
         """Tell that the weights are in.
 

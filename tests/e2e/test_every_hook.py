@@ -29,7 +29,7 @@ OF_A_REQUEST = {"before_request", "admit", "metric_labels", "request_finished"}
 OF_A_STEP = {"after_schedule", "before_step", "after_step"}
 NOT_HERE = {"select_victim", "shutdown"}
 """No cache is under pressure; and nobody can be asked after the end."""
-SOMETIMES = {"authenticate", "before_response", "order_waiting"}
+SOMETIMES = {"authenticate", "before_response", "order_waiting", "compile_cache_key"}
 
 
 class Life:

@@ -56,6 +56,18 @@ def test_the_choice_is_logged_with_its_reason(
     assert re.fullmatch(f"layers compute with {reason}", line)
 
 
+def test_what_plugins_say_is_in_the_librarys_name(folder: Path) -> None:
+    kept = folder / "kernels"
+    before = set(kept.glob("*.so"))
+    assert choose_kernels(config(), str(folder), lambda: ["plugin=2"]) is not None
+    assert len(set(kept.glob("*.so")) - before) == 1
+
+    def never() -> list[str]:
+        raise AssertionError("nothing is compiled")
+
+    assert choose_kernels(config(eager=True), str(folder), never) is None
+
+
 def test_without_a_compiler_torch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

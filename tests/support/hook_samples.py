@@ -98,6 +98,9 @@ SAMPLES: Mapping[str, Sample] = {
         lambda: (argparse.ArgumentParser(add_help=False),),
         lambda answer: answer.format_usage().count("--") == 1,
     ),
+    "compile_cache_key": Sample(
+        lambda: (None,), lambda answer: answer == ["example-dist:hookserve:example=fast-gelu-2"]
+    ),
     "model_loaded": Sample(lambda: (make_model(), None)),
     "weights": Sample(
         lambda: (
