@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from hookserve.engine.engine_client import EngineClient
@@ -27,6 +27,7 @@ from .errors import ApiError, ReplyCutShort
 from .exchange import Exchange
 from .plugin_tasks import PluginExit
 from .route_access import CoreRoute, Needs, needs_of_plugin, refusal_of, send_refusal
+from .route_paths import RouteKey, hides, keys_of
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -46,11 +47,6 @@ class Served:
     @property
     def is_builtin(self) -> bool:
         return self.claim.plugin.is_builtin
-
-
-class _Key(NamedTuple):
-    path: str
-    method: str
 
 
 class EndpointSet:
@@ -167,88 +163,80 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _arrange(served: Iterable[Served]) -> list[BaseRoute]:
+def _arrange(served: Sequence[Served]) -> list[BaseRoute]:
     """Built-in routes, then the plugins'.
 
     Raises:
         PluginConflictError: two plugins claim the same path and method.
     """
-    all_served = list(served)
-    taken: dict[_Key, str] = {}
+    core = [
+        (route, each.claim.owner) for each in served if each.is_builtin for route in each.routes
+    ]
     added: list[OwnedRoute] = []
-    for each in all_served:
+    taken: dict[RouteKey, tuple[RouteKey, str]] = {}
+    for each in served:
         if each.is_builtin:
             continue
         for route in each.routes:
-            for key in _keys(route):
+            keys = keys_of(route)
+            for key in keys:
                 _take(taken, key, each.claim.owner)
-            needs = needs_of_plugin(route, _stood_in_for(route, all_served))
-            added.append(OwnedRoute(route, each.claim, needs))
-    core: list[BaseRoute] = []
-    for each in all_served:
-        if each.is_builtin:
-            core += [route for route in each.routes if not _is_replaced(route, taken)]
-    for route in added:
-        _warn_if_hidden(route, core)
-    return [*map(CoreRoute, core), *added]
+            replaced = [other for other, _ in core if not set(keys).isdisjoint(keys_of(other))]
+            added.append(OwnedRoute(route, each.claim, needs_of_plugin(route, replaced)))
+    kept = [(route, owner) for route, owner in core if not _is_replaced(route, owner, added)]
+    before = list(kept)
+    for mine in added:
+        _warn_if_hidden(mine, before)
+        before.append((mine.route, mine.claim.owner))
+    return [*(CoreRoute(route) for route, _ in kept), *added]
 
 
-def _stood_in_for(route: BaseRoute, all_served: Iterable[Served]) -> list[BaseRoute]:
-    """The built-in routes that a plugin's route replaces."""
-    keys = set(_keys(route))
-    return [
-        core
-        for each in all_served
-        if each.is_builtin
-        for core in each.routes
-        if keys & set(_keys(core))
-    ]
-
-
-def _warn_if_hidden(added: OwnedRoute, core: Iterable[BaseRoute]) -> None:
-    if not isinstance(added.route, Route):
+def _take(taken: dict[RouteKey, tuple[RouteKey, str]], key: RouteKey, owner: str) -> None:
+    """Two spellings that differ in slashes alone are one path to whoever types them."""
+    other, other_owner = taken.setdefault(key.folded, (key, owner))
+    if other_owner == owner:
         return
-    for key in _keys(added.route):
-        for route in core:
-            if (
-                isinstance(route, Route)
-                and key.method in (route.methods or ())
-                and route.path_regex.match(key.path)
-            ):
-                logger.warning(
-                    "%s %s of %s is never reached: the built-in route %s comes first",
-                    key.method,
-                    key.path,
-                    added.claim.owner,
-                    route.path,
-                )
+    spelled = "" if other == key else f", as {other.path} and {key.path}"
+    raise PluginConflictError(
+        f"{key.folded} is claimed by {other_owner} and by {owner}{spelled}; open one of them only "
+        "with --enable-endpoints, or leave one out with --disable-plugins"
+    )
 
 
-def _take(taken: dict[_Key, str], key: _Key, owner: str) -> None:
-    other = taken.setdefault(key, owner)
-    if other != owner:
-        raise PluginConflictError(
-            f"{key.method} {key.path} is claimed by {other} and by {owner}; open one of them only"
-        )
-
-
-def _is_replaced(route: BaseRoute, taken: dict[_Key, str]) -> bool:
-    keys = _keys(route)
-    owners = {taken[key] for key in keys if key in taken}
-    if not owners:
-        return False
-    for key in keys:
+def _is_replaced(route: BaseRoute, owner: str, added: Iterable[OwnedRoute]) -> bool:
+    """Whether a plugin claims all that a built-in route is; a plugin may replace one."""
+    keys = set(keys_of(route))
+    owners = {mine.claim.owner for mine in added if not keys.isdisjoint(keys_of(mine.route))}
+    for key in sorted(keys) if owners else ():
         logger.warning(
-            "%s %s: %s overrides the built-in route", key.method, key.path, ", ".join(owners)
+            "%s: %s overrides the built-in route of %s", key, ", ".join(sorted(owners)), owner
         )
-    return True
+    return bool(owners)
 
 
-def _keys(route: BaseRoute) -> list[_Key]:
-    if not isinstance(route, Route):
-        return []
-    methods = route.methods or {"GET"}
-    return [_Key(route.path, method) for method in sorted(methods) if method != "HEAD"]
+def _warn_if_hidden(mine: OwnedRoute, before: Iterable[tuple[BaseRoute, str]]) -> None:
+    """Tell a plugin's route that is never reached, for one that comes before it, and one that
+    looks like a built-in route and is not it."""
+    for key in keys_of(mine.route):
+        for route, owner in before:
+            if owner != mine.claim.owner and hides(route, key):
+                logger.warning(
+                    "%s of %s is never reached: %s of %s comes first",
+                    key,
+                    mine.claim.owner,
+                    getattr(route, "path", "") or "/",
+                    owner,
+                )
+                break
+            if key not in (others := keys_of(route)) and key.folded in others:
+                logger.warning(
+                    "%s of %s does not replace %s of %s: their paths differ in slashes, and each "
+                    "answers to its own spelling",
+                    key,
+                    mine.claim.owner,
+                    key.folded,
+                    owner,
+                )
 
 
 class OwnedRoute(BaseRoute):

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 
 from hookserve.engine.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
@@ -57,6 +58,16 @@ class Plugin:
 
 class OtherPlugin(Plugin):
     pass
+
+
+class Several:
+    """An endpoint of the routes that a test made."""
+
+    def __init__(self, *routes: BaseRoute) -> None:
+        self.given = routes
+
+    def routes(self) -> list[BaseRoute]:
+        return list(self.given)
 
 
 def test_a_plugins_route_is_served_and_gets_the_engine(serve_script: Any) -> None:
@@ -112,13 +123,93 @@ def test_a_route_that_a_built_in_one_hides_is_told(
     assert "/v1/models/{model:path}" in line
 
 
-def test_two_plugins_on_one_path_are_a_conflict() -> None:
-    plugins = [Plugin(Routes("/x"), "one"), OtherPlugin(Routes("/x"), "two")]
+async def nothing(*args: Any) -> None: ...
+
+
+class Both(HTTPEndpoint):
+    async def get(self, request: Request) -> Response:
+        return PlainTextResponse("got")
+
+    post = get
+
+
+SAME = [
+    (Route("/v1/echo", nothing), Route("/v1/echo", nothing), "GET /v1/echo"),
+    (Route("/v1/echo", nothing), Route("/v1//echo/", nothing), "GET /v1/echo"),
+    (Route("/of/{user}", nothing), Route("/of/{name}/", nothing), "GET /of/{}"),
+    (Route("/{p:path}", nothing), Route("/{x:path}", nothing), "GET /{:path}"),
+    (Route("/x", nothing, methods=["POST"]), Route("/x", Both), "POST /x"),
+    (WebSocketRoute("/ws", nothing), WebSocketRoute("/ws/", nothing), "WebSocket /ws"),
+    (Mount("/ui", nothing), Mount("/ui/", nothing), "any method /ui"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "claimed"), SAME, ids=[each[2] for each in SAME])
+def test_two_plugins_on_one_path_are_a_conflict_however_they_spell_it(
+    first: BaseRoute, second: BaseRoute, claimed: str
+) -> None:
+    plugins = [Plugin(Several(first), "one"), OtherPlugin(Several(second), "two")]
     host = Host(["front"], PluginSettings(allow=()), plugins)
-    with pytest.raises(PluginConflictError, match="GET /x") as caught:
+    with pytest.raises(PluginConflictError) as caught:
         EndpointSet.build(host)
-    assert "object:Plugin" in str(caught.value)
-    assert "object:OtherPlugin" in str(caught.value)
+    assert str(caught.value).startswith(f"{claimed}")
+    assert "is claimed by object:OtherPlugin and by object:Plugin" in str(caught.value)
+
+
+OTHERS = [
+    (Route("/x", nothing), Route("/x", nothing, methods=["POST"])),
+    (Route("/of/{user}", nothing), Route("/of/{user}/all", nothing)),
+    (Route("/of/me", nothing), Route("/of/{user}", nothing)),
+    (Route("/ws", nothing), WebSocketRoute("/ws", nothing)),
+]
+
+
+@pytest.mark.parametrize("routes", OTHERS)
+def test_two_paths_of_two_plugins_are_none(
+    routes: tuple[BaseRoute, BaseRoute], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = map(Several, routes)
+    plugins = [OtherPlugin(one, "one"), Plugin(two, "two")]
+    EndpointSet.build(Host(["front"], PluginSettings(allow=()), plugins))
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == []
+
+
+HIDING = [
+    (Route("/{p:path}", nothing), Route("/v1/echo", nothing), "/{p:path}"),
+    (Route("/of/{user}", nothing), Route("/of/me", nothing), "/of/{user}"),
+    (Mount("/", nothing), Route("/v1/echo", nothing), "/"),
+    (Mount("/ui", nothing), Route("/ui/{page}", nothing), "/ui"),
+    (Mount("/ui", nothing), WebSocketRoute("/ui/ws", nothing), "/ui"),
+    (WebSocketRoute("/{p:path}", nothing), WebSocketRoute("/ws", nothing), "/{p:path}"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "path"), HIDING)
+def test_a_route_that_another_plugins_swallows_is_told_with_both_owners(
+    first: BaseRoute, second: BaseRoute, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugins = [OtherPlugin(Several(first), "one"), Plugin(Several(second), "two")]
+    EndpointSet.build(Host(["front"], PluginSettings(allow=()), plugins))
+    (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    said = f" of object:Plugin is never reached: {path} of object:OtherPlugin comes first"
+    assert line.endswith(said)
+
+
+def test_a_built_in_route_spelled_with_other_slashes_stays_what_it_is(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        plugin = Plugin(Several(*(Route(path, Both) for path in ("/v1/completions/", "/livez/"))))
+        async with serve_script(say("ab"), plugins=[plugin]) as served:
+            reply = await served.http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.json()["choices"][0]["text"] == "ab"
+            assert (await served.http.post("/v1/completions/")).text == "got"
+            assert (await served.http.get("/livez")).text != "got"
+
+    asyncio.run(run())
+    told = [r.getMessage() for r in caplog.records if "differ in slashes" in r.getMessage()]
+    for line, mine in zip(told, ("POST /v1/completions", "GET /livez"), strict=True):
+        assert f"{mine}/ of object:Plugin does not replace {mine} of hookserve:builtin:" in line
 
 
 def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
