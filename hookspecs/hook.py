@@ -70,7 +70,8 @@ class Hook:
 
     def withdraw(self, plugin: Plugin) -> None:
         """Call the plugin no more; a call in progress ends with the guards that it began with."""
-        self._swap(guard for guard in self.guards if guard.plugin is not plugin)
+        if any(guard.plugin is plugin for guard in self.guards):
+            self._swap(guard for guard in self.guards if guard.plugin is not plugin)
 
     def _swap(self, guards: Iterable[Guard]) -> None:
         self.guards = tuple(guards)
