@@ -24,7 +24,7 @@ from .local_channel import local_pair
 from .messages import Describe, Described, PluginsFailed, Ready
 from .plugin_restarts import PluginRestarts
 from .process import EngineProcess
-from .running_engine import RunningEngine
+from .running_engine import ENGINE_THREAD, RunningEngine
 from .supervisor import EngineSupervisor
 from .vllm_config import VllmConfig
 
@@ -84,7 +84,7 @@ class EngineThread(RunningEngine):
         self._engine = _Engine(theirs, host, vllm_config)
         self._code = 0
         # A daemon, so that one that is stuck keeps no program from ending.
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=ENGINE_THREAD, daemon=True)
         self._thread.start()
         # A program may end without ending its application; a thread that the interpreter stops in
         # the middle of tensor code would take the process down with it.

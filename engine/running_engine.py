@@ -15,6 +15,8 @@ from hookserve.hookspecs import Denied
 from .channel import AsyncChannel, ChannelClosed
 from .codec import Message
 
+ENGINE_THREAD = "engine"
+"""Name of the thread that an engine in the front's own process runs in."""
 LAST_WORDS_S = 0.05
 """After the engine ended, how long its last messages may take to be read."""
 

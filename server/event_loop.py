@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 from hookserve.engine.errors import EX_SOFTWARE, HookserveError
+from hookserve.engine.running_engine import ENGINE_THREAD
 
 logger = logging.getLogger("hookserve.server.event_loop")
 
@@ -69,10 +70,15 @@ def _end_tasks(loop: asyncio.AbstractEventLoop, budget_s: float) -> None:
 
 
 def leave_if_stuck(code: int) -> None:
-    """End the process at once with ``code`` if a thread would keep it from ending by itself."""
+    """End the process at once with ``code`` if a thread would keep it from ending by itself, or
+    would be stopped by the interpreter in the middle of tensor code."""
     deadline = time.monotonic() + END_BUDGET_S
     own = threading.current_thread()
-    threads = [each for each in threading.enumerate() if each is not own and not each.daemon]
+    threads = [
+        each
+        for each in threading.enumerate()
+        if each is not own and (not each.daemon or each.name == ENGINE_THREAD)
+    ]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     stuck = sorted({thread.name for thread in threads if thread.is_alive()})

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -158,9 +160,24 @@ def test_the_end_of_the_thread_is_the_death_of_the_engine(
             assert reply.status_code == 503
             assert "nobody home" in str(app.state.engine_client.dead_error)
             assert (await http.get("/health")).status_code == 503
-            assert engine_threads() == []
 
     asyncio.run(run())
+    assert engine_threads() == []
+
+
+STUCK = """
+import threading, time
+from hookserve.engine.running_engine import ENGINE_THREAD
+from hookserve.server.event_loop import leave_if_stuck
+threading.Thread(target=time.sleep, args=(60,), name=ENGINE_THREAD, daemon=True).start()
+leave_if_stuck(75)
+"""
+
+
+def test_a_thread_that_still_computes_is_not_torn_down_with_the_interpreter() -> None:
+    ended = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True)
+    assert ended.returncode == 75
+    assert "left behind: engine" in ended.stderr
 
 
 def test_one_process_is_one_rank(tiny_llama: Path) -> None:
