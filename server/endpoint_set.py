@@ -219,7 +219,7 @@ def _warn_if_hidden(mine: OwnedRoute, before: Iterable[tuple[BaseRoute, str]]) -
     looks like a built-in route and is not it."""
     for key in keys_of(mine.route):
         for route, owner in before:
-            if owner != mine.claim.owner and hides(route, key):
+            if hides(route, key):
                 logger.warning(
                     "%s of %s is never reached: %s of %s comes first",
                     key,
