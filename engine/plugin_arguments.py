@@ -50,6 +50,7 @@ def ask_plugins(args: A, host: Host) -> A:
     )
     changed = {name: change for name, change in found.items() if change.value != before[name]}
     for name, change in changed.items():
+        change.owner.engine_arguments.append(name)
         _tell(change.owner.identity, name, before[name], change.value, args.sources.get(name))
     sources = {name: f"plugin {change.owner.identity}" for name, change in changed.items()}
     values: dict[str, Any] = {name: change.value for name, change in changed.items()}

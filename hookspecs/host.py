@@ -377,6 +377,9 @@ class Host:
             raise RequiredPluginError(plugin.identity, stage, message, stop) from error
         if self._bootstrapped:  # before, ``problems`` tells it
             logger.warning("%s", plugin.problem())
+        if plugin.engine_arguments:
+            stay = ", ".join(plugin.engine_arguments)
+            self._say(f"plugin {plugin.identity} is out; what it set for the engine stays: {stay}")
         logger.debug("plugin %s failed", plugin.identity, exc_info=exc_info_of(error))
 
     def _withdraw(self, plugin: Plugin) -> None:

@@ -98,6 +98,8 @@ class Plugin:
     warnings: list[str] = field(default_factory=list)
     patches: list[str] = field(default_factory=list)
     """The host's own attributes that it has replaced, as ``module:qualname``."""
+    engine_arguments: list[str] = field(default_factory=list)
+    """Those that it has set; they stay as they are when it goes out."""
 
     def __repr__(self) -> str:
         return f"Plugin({self.identity!r}, {self.state!r})"

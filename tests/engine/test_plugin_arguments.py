@@ -14,6 +14,7 @@ from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.llm import LLM
 from hookserve.hookspecs import (
+    Denied,
     Host,
     PluginConflictError,
     PluginSelectionError,
@@ -184,6 +185,16 @@ def test_a_preference_that_decides_nothing_is_an_error(
     host = front(Changing(None), Silent(), prefer=(prefer,))
     with pytest.raises(PluginSelectionError, match=said):
         build(host, tiny_llama)
+
+
+def test_what_stays_of_a_plugin_that_goes_out_later_is_told(
+    front: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = front(Changing({"max_num_seqs": 4, "seed": 0}))
+    build(host, tiny_llama)
+    host.deny(Denied("object:Changing", "engine", "run", "OSError: only there"))
+    line = "plugin object:Changing is out; what it set for the engine stays: max_num_seqs"
+    assert line in [record.getMessage() for record in caplog.records]
 
 
 def test_offline_too_and_objects_stay_in_one_process(tiny_llama: Path, torch_threads: None) -> None:
