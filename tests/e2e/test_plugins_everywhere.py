@@ -1,5 +1,5 @@
-"""A model, a section and routes of plugins in a server of four processes that ``python -c`` started:
-each process has the same plugins, and each keeps to what the first one was told."""
+"""A model, a section and routes of plugins in a server of four processes that ``python -c`` has
+started: each has the same plugins, and each keeps to what the first one was told."""
 
 from __future__ import annotations
 

@@ -226,6 +226,34 @@ def test_a_class_that_is_installed_and_given_is_made_once(site: Path, make_host:
     assert len(sys.modules["disc_once"].made) == 1
 
 
+def test_one_name_in_two_distributions_is_two_plugins_and_no_entry_for_either(
+    site: Path, make_host: Any
+) -> None:
+    """Who means one of them by it is told both."""
+    for dist in ("one", "two"):
+        source = {f"disc_{dist}": LIVE.format(arch=dist)}
+        install_plugin(site, f"{dist}-dist", source, entries={"disc_same": f"disc_{dist}"})
+    both = ["one-dist:hookserve:disc_same", "two-dist:hookserve:disc_same"]
+    found = {r.identity: r.state for r in make_host().describe()}
+    assert found == dict.fromkeys(both, "active")
+    for settings in ({"deny": ("disc_same",)}, {"config": {"disc_same": {}}}):
+        with pytest.raises(PluginSelectionError, match=".*".join(both)):
+            make_host(**settings)
+    assert make_host(deny=("two-dist/disc_same",)).registry("model").names() == ["oneForCausalLM"]
+
+
+def test_a_class_of_an_entry_point_is_called_with_its_instance(site: Path, make_host: Any) -> None:
+    source = (
+        "from hookserve.hookspecs import ModelEntry, hookimpl\n"
+        "class Plugin:\n"
+        "    arch = 'SelfForCausalLM'\n"
+        "    @hookimpl\n"
+        "    def register_model(self): return ModelEntry(self.arch, 'disc_self:Model')\n"
+    )
+    install_plugin(site, "self-dist", {"disc_self": source}, entries={"own": "disc_self:Plugin"})
+    assert make_host().registry("model").names() == ["SelfForCausalLM"]
+
+
 def test_a_distribution_without_its_metadata_is_out_alone(site: Path, make_host: Any) -> None:
     install_plugin(site, "good-dist", {"disc_good": LIVE.format(arch="good")})
     install_plugin(site, "gone-dist", {"disc_gone": LIVE.format(arch="gone")})

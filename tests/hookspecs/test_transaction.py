@@ -324,7 +324,7 @@ def test_values_that_cannot_be_compared_are_only_told_apart(
     assert (served.limit, served.Server.name) == (1, "host")
 
 
-A10 = """
+EMBEDDING_PROGRAM = """
 import logging, os, signal, sys, warnings
 from hookserve.hookspecs.snapshot import Environment, LoggerState, Signals, WarningFilters
 
@@ -359,7 +359,7 @@ def test_importing_it_and_an_llm_leave_the_program_its_logs_signals_and_environm
     text = Path(plugin).read_text().replace('code = sys.modules["hookserve.served.code"]', "")
     Path(plugin).write_text(text)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", A10, str(tiny_llama), plugin],
+        [sys.executable, "-P", "-c", EMBEDDING_PROGRAM, str(tiny_llama), plugin],
         capture_output=True,
         text=True,
         timeout=120,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness import clean_environment
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.hookspecs.errors import PluginError
 from hookserve.server import command_run
@@ -19,6 +20,7 @@ from hookserve.server.arguments import Parser, normalize
 from hookserve.server.cli import VERBS, main
 from hookserve.server.cli_reference import cli_reference
 from hookserve.server.settings import GROUPS, Settings, all_specs
+from plugin_folder import install_plugin
 
 HEAVY = ("torch", "starlette", "uvicorn", "tokenizers", "jinja2", "transformers", "numpy")
 
@@ -207,6 +209,33 @@ def test_a_quick_verb_imports_nothing_heavy(words: list[str]) -> None:
         [sys.executable, "-P", "-c", code, json.dumps(words)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+SLOW_AND_BROKEN = """
+import time
+open(__file__ + ".imported", "w").close()
+time.sleep(3)
+raise RuntimeError("imported")
+"""
+
+
+def test_nobody_waits_for_a_plugin_to_be_told_about_the_program(tmp_path: Path) -> None:
+    """Nor fails with one: what tells of the program imports no plugin, and no torch."""
+    install_plugin(tmp_path, "slow-dist", {"slow_plugin": SLOW_AND_BROKEN})
+    environment = clean_environment({"PYTHONPATH": str(tmp_path)})
+    module = [sys.executable, "-P", "-X", "importtime", "-m", "hookserve.server.cli"]
+    for words, told in (
+        (["--version"], "hookserve 0."),
+        (["--help"], "usage: server"),
+        (["run", "--help"], "--tensor-parallel-size"),
+        (["plugins", "list"], "slow-dist:hookserve:slow_plugin"),
+    ):
+        done = subprocess.run([*module, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert told in done.stdout
+        imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+        assert "hookserve.server" in imported and "torch" not in imported, words
+    assert not list(tmp_path.rglob("*.imported"))
 
 
 def test_the_page_of_the_command_line_is_up_to_date(source_root: Path) -> None:

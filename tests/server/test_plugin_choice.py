@@ -155,6 +155,27 @@ def platform():
 """
 
 
+def test_two_platforms_that_both_say_me_need_a_flag_and_one_beats_the_built_in(
+    site: Path, tiny_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("npu", "xpu"):
+        source = OWN_PLATFORM.replace("own_platform", f"own_{name}")
+        install_plugin(site, f"{name}-dist", {f"own_{name}": source})
+    npu, xpu = (f"{name}-dist:hookserve:own_{name}" for name in ("npu", "xpu"))
+    words = ["run", str(tiny_llama), "--dry-run"]
+    assert main(words) == 78
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert npu in last and xpu in last and "--platform" in last
+    for given, expected in (
+        (["--platform", "own_xpu"], f"own_xpu:Own of {xpu}"),
+        (["--platform", "xpu-dist/own_xpu"], f"own_xpu:Own of {xpu}"),
+        (["--platform", "cpu"], "CpuPlatform of hookserve:builtin:cpu"),
+        (["--disable-plugins", "own_xpu"], f"own_npu:Own of {npu}"),
+    ):
+        assert main([*words, *given]) == 0, given
+        assert expected in capsys.readouterr().out, given
+
+
 def test_names_that_plugins_register_are_judged_after_the_plugins_are_loaded(
     site: Path, tiny_llama: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
