@@ -10,7 +10,8 @@ import threading
 import time
 from time import perf_counter
 
-_QUIET_S = 1.0
+_QUIET = 20
+"""So many periods without a look end the thread."""
 
 
 class CoarseClock:
@@ -20,7 +21,7 @@ class CoarseClock:
     A loop writes ``looked[0] = busy[0] = True``, calls ``start`` if ``stopped[0]``, and only then
     reads ``now[0]``, as ``perf_counter`` tells it; in the end it writes ``busy[0] = False``. While
     code holds the interpreter's lock the time stands still, and goes on where that code next lets
-    others run, which is before its function returns.
+    others run, which is before its function returns, if no other thread waits for the lock too.
     """
 
     __slots__ = ("_lock", "busy", "looked", "now", "period_s", "stopped")
@@ -48,7 +49,7 @@ class CoarseClock:
             self.now[0] = now = perf_counter()
             if self.looked[0] or self.busy[0]:
                 self.looked[0], since = False, now
-            elif now - since > _QUIET_S and self._end():
+            elif now - since > _QUIET * self.period_s and self._end():
                 return
 
     def _end(self) -> bool:

@@ -364,10 +364,27 @@ def test_a_function_that_holds_the_interpreter_is_found_too() -> None:
     def quick(value: Any) -> None: ...
 
     hook = make(Notify, quick, holds, quick, budget_s=0.01)
+    clocks = {each for each in threading.enumerate() if each.name == "hook clock"}
+    for clock in clocks:  # of other tests: they would wait for the lock too
+        clock.join(10)
     for _ in range(3):
         hook.tell("not yet")
     hook.tell("now")
     assert [guard.plugin.name for guard in hook.switched_off] == ["holds"]
+
+
+def test_a_clock_that_stood_still_before_the_call_is_nobodys_fault() -> None:
+    """As in a process that was stopped for a while."""
+
+    def catches_up(value: Any) -> None:
+        if value == "now":
+            hook.coarse.now[0] = time.perf_counter()
+
+    hook = make(Notify, catches_up, good, budget_s=0.1)
+    hook.tell("not yet")
+    hook.coarse.now[0] -= 1000.0
+    hook.tell("now")
+    assert hook.switched_off == ()
 
 
 @pytest.mark.parametrize("failure", ["observe", "default"])

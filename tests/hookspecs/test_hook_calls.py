@@ -270,7 +270,7 @@ def test_every_call_counts_errors_and_one_in_16_is_timed() -> None:
 
 
 @pytest.mark.parametrize("is_of_a_loop", [True, False])
-@pytest.mark.parametrize("num_before", [0, 1, 14, 15])
+@pytest.mark.parametrize("num_before", [1, 15])
 def test_the_one_observer_over_its_budget_is_found_at_the_call_that_showed_it(
     num_before: int, is_of_a_loop: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,7 +293,7 @@ def test_the_one_observer_over_its_budget_is_found_at_the_call_that_showed_it(
     for n in range(num_before):
         hook.tell(n)
     assert len(hook.guards) == 3
-    slow_at.append(0.05)
+    slow_at.append(0.2)
     hook.tell("slow")
     assert [guard.plugin.name for guard in hook.guards] == ["append", "unchanged"]
     hook.tell("later")
