@@ -69,9 +69,17 @@ class CpuKernels:
     # -- norms and activations ------------------------------------------------------------------
 
     @staticmethod
-    def takes_rows(x: torch.Tensor) -> bool:
-        """Whether ``x: [..., width]`` is of a kind that ``rms_norm`` takes."""
-        return x.dtype is torch.bfloat16 and x.shape[-1] % LANES == 0 and x.is_contiguous()
+    def takes_norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor) -> bool:
+        """Whether these are what ``rms_norm`` takes. What it is given it reads and writes without a
+        further look: whatever else a model may hand to a layer is torch's."""
+        width = x.shape[-1]
+        return (
+            width % LANES == 0
+            and _is_plain(x)
+            and _is_plain(weight)
+            and weight.numel() == width
+            and (residual is None or (residual.shape == x.shape and _is_plain(residual)))
+        )
 
     def rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
@@ -102,10 +110,9 @@ class CpuKernels:
         enough to gain by it."""
         width = x.shape[-1]
         return (
-            x.dtype is torch.bfloat16
-            and width % (2 * LANES) == 0
+            width % (2 * LANES) == 0
             and x.numel() <= _MAX_ACTIVATION_ROWS * width
-            and x.is_contiguous()
+            and _is_plain(x)
         )
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,9 +126,21 @@ class CpuKernels:
     # -- rotation and the cache -----------------------------------------------------------------
 
     @staticmethod
-    def takes_heads(x: torch.Tensor, head_size: int) -> bool:
-        """Whether ``x: [tokens, heads * head_size]`` is of a kind that ``rotate`` takes."""
-        return x.dtype is torch.bfloat16 and head_size % (2 * LANES) == 0 and x.stride(-1) == 1
+    def takes_rotation(
+        x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, head_size: int
+    ) -> bool:
+        """Whether these are what ``rotate`` takes."""
+        return (
+            head_size % (2 * LANES) == 0
+            and x.dim() == 2
+            and x.dtype is torch.bfloat16
+            and x.is_cpu
+            and x.stride(1) == 1
+            and x.shape[1] % head_size == 0
+            and cosines.shape == sines.shape == (x.shape[0], 1, head_size)
+            and _is_plain(cosines)
+            and _is_plain(sines)
+        )
 
     def rotate(
         self, x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, head_size: int
@@ -153,11 +172,15 @@ class CpuKernels:
 
         Args:
             cache: ``[blocks, 2, kv_heads, block_size, head_size]``, contiguous.
-            key: ``[tokens, kv_heads, head_size]``; rows may be strided, as those of ``value``.
+            key: ``[tokens, kv_heads, head_size]``, as ``value``.
             slots: ``[tokens]`` int64.
+
+        Raises:
+            ValueError: a model gave keys or values of another type, or not one for each token.
         """
         tokens, heads, size = key.shape
-        for part, rows in enumerate((key, value)):
+        for part, given in enumerate((key, value)):
+            rows = _dense(given, (size, 1), "keys and values", len(slots))
             self._library.write_cache(
                 cache.data_ptr(),
                 rows.data_ptr(),
@@ -188,15 +211,19 @@ class CpuKernels:
         multiples of 256, so that its result does not depend on who else is in the batch.
 
         Args:
-            query: ``[sequences, kv_heads, group, head_size]``; sequences may be strided.
+            query: ``[sequences, kv_heads, group, head_size]``.
             cache: as in ``write_cache``, the step's own tokens included.
             window: a token sees so many tokens at most, itself the last of them.
             soft_cap: scores become ``cap * tanh(score / cap)``.
 
         Returns:
             ``[sequences, kv_heads, group, head_size]``.
+
+        Raises:
+            ValueError: a model gave queries of another type, or not one for each sequence.
         """
         sequences, kv_heads, group, size = query.shape
+        query = _dense(query, (group * size, size, 1), "queries", metadata.num_decode_reqs)
         lengths, parts, scratch = _step_buffers(metadata, kv_heads * group * (size + 2))
         out = torch.empty(query.shape, dtype=query.dtype)
         call = _Decode(
@@ -220,6 +247,30 @@ class CpuKernels:
         )
         self._library.attend_decode(ctypes.byref(call))
         return out
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether memory is all that there is to the tensor: its numbers lie in a row."""
+    return x.dtype is torch.bfloat16 and x.is_cpu and x.is_contiguous()
+
+
+def _dense(
+    given: torch.Tensor, strides: tuple[int, ...], what: str, num_rows: int
+) -> torch.Tensor:
+    """``given: [num_rows, ...]``, of which each row lies in one piece; the rows may be apart.
+
+    Args:
+        strides: of a row in one piece.
+
+    Raises:
+        ValueError: other numbers than the cache's, or other rows than the step's.
+    """
+    if given.dtype is not torch.bfloat16 or not given.is_cpu or given.shape[0] != num_rows:
+        raise ValueError(
+            f"attention got {what} in {given.dtype} on {given.device}, of {given.shape[0]} "
+            f"tokens; expected torch.bfloat16 on cpu, and {num_rows} tokens"
+        )
+    return given if given.stride()[1:] == strides else given.contiguous()
 
 
 def _step_buffers(metadata: AttentionMetadata, row: int) -> tuple[torch.Tensor, int, torch.Tensor]:

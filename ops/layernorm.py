@@ -40,7 +40,7 @@ class RMSNorm(nn.Module):
         With a residual of the same shape: returns ``(normalised x + residual, x + residual)``.
         """
         kernels = self._kernels
-        if kernels is not None and kernels.takes_rows(x):
+        if kernels is not None and kernels.takes_norm(x, residual, self.weight):
             normalised, total = kernels.rms_norm(x, residual, self.weight, self.variance_epsilon)
             return normalised if total is None else (normalised, total)
         if residual is None:

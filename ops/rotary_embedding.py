@@ -50,8 +50,9 @@ class RotaryEmbedding(nn.Module):
         return rotated[:, :width], rotated[:, width:]
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        if self._kernels is not None and self._kernels.takes_heads(x, self.head_size):
-            return self._kernels.rotate(x, cos, sin, self.head_size)
+        kernels = self._kernels
+        if kernels is not None and kernels.takes_rotation(x, cos, sin, self.head_size):
+            return kernels.rotate(x, cos, sin, self.head_size)
         heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]
         # Rolling by half a head swaps its halves; ``sin`` carries the sign of the first one.
         swapped = heads.roll(self.head_size // 2, -1)

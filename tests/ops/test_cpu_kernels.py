@@ -167,3 +167,73 @@ def test_the_cache_is_written_where_the_slots_say(kernels: CpuKernels) -> None:
         assert torch.equal(cache[slot // BLOCK, 0, :, slot % BLOCK], key[row])
         assert torch.equal(cache[slot // BLOCK, 1, :, slot % BLOCK], value[row])
     assert cache.any(-1).sum() == 3 * 2 * 3
+
+
+def swapped(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, in memory column by column."""
+    return x.t().contiguous().t()
+
+
+@pytest.mark.parametrize(
+    ("x", "residual", "weight", "is_taken"),
+    [
+        (draw(3, 48), draw(3, 48), draw(48), True),
+        (draw(3, 48).float(), None, draw(48), False),
+        (draw(3, 48), None, draw(48).float(), False),
+        (draw(3, 48), None, draw(16), False),
+        (draw(3, 48), None, draw(48).to("meta"), False),
+        (draw(3, 40), None, draw(40), False),
+        (swapped(draw(3, 48)), None, draw(48), False),
+        (draw(3, 48), draw(1, 48), draw(48), False),
+        (draw(3, 48), draw(3, 48).float(), draw(48), False),
+        (draw(3, 48), swapped(draw(3, 48)), draw(48), False),
+    ],
+)
+def test_norms_of_other_tensors_are_torchs(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, is_taken: bool
+) -> None:
+    assert CpuKernels.takes_norm(x, residual, weight) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("x", "angles", "is_taken"),
+    [
+        (draw(4, 96), draw(4, 1, 32), True),
+        (draw(4, 96).float(), draw(4, 1, 32), False),
+        (draw(4, 96), draw(4, 1, 32).float(), False),
+        (draw(4, 96), draw(1, 1, 32), False),
+        (draw(4, 96), draw(4, 1, 64), False),
+        (draw(4, 3, 32), draw(4, 1, 32), False),
+        (draw(4, 80), draw(4, 1, 32), False),
+        (swapped(draw(4, 96)), draw(4, 1, 32), False),
+    ],
+)
+def test_rotations_of_other_tensors_are_torchs(
+    x: torch.Tensor, angles: torch.Tensor, is_taken: bool
+) -> None:
+    assert CpuKernels.takes_rotation(x, angles, angles, 32) is is_taken
+
+
+def test_attention_reads_rows_in_any_order_of_memory(kernels: CpuKernels) -> None:
+    cache, query = Cache([5, 40], 2, 64), draw(2, 2, 3, 64, seed=5)
+    apart = query.transpose(1, 3).contiguous().transpose(1, 3)
+    got = kernels.attend_decode(apart, cache.blocks, cache.metadata(), 0.125)
+    assert torch.equal(got, kernels.attend_decode(query, cache.blocks, cache.metadata(), 0.125))
+    blocks, key = [torch.zeros(4, 2, 2, BLOCK, 64, dtype=BF16) for _ in "ab"], draw(3, 2, 64)
+    slots = torch.tensor([17, 40, 5])
+    kernels.write_cache(blocks[0], key, key, slots)
+    turned = key.transpose(1, 2).contiguous().transpose(1, 2)
+    kernels.write_cache(blocks[1], turned, turned, slots)
+    assert torch.equal(*blocks)
+
+
+def test_attention_refuses_what_does_not_fit_the_step(kernels: CpuKernels) -> None:
+    cache, query = Cache([5, 40], 2, 64), draw(3, 2, 3, 64)
+    with pytest.raises(ValueError, match="queries in torch.bfloat16 on cpu, of 3 tokens; exp"):
+        kernels.attend_decode(query, cache.blocks, cache.metadata(), 0.125)
+    with pytest.raises(ValueError, match=r"queries in torch.float32 .* expected torch.bfloat16"):
+        kernels.attend_decode(query[:2].float(), cache.blocks, cache.metadata(), 0.125)
+    key = draw(2, 2, 64)
+    for wrong in (key[:1], key.float()):
+        with pytest.raises(ValueError, match=r"keys and values .* and 2 tokens"):
+            kernels.write_cache(cache.blocks, key, wrong, torch.tensor([0, 1]))
