@@ -7,20 +7,25 @@ it stands in for is not used.
 from __future__ import annotations
 
 import logging
-import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from hookserve.ops.activation import SiluAndMul
 from hookserve.ops.c_compiler import CompileError
 from hookserve.ops.context import AttentionMetadata
 from hookserve.ops.cpu_kernels import CpuKernels
+from hookserve.ops.layernorm import RMSNorm
 
 from .environment import default_cache_dir
 from .vllm_config import VllmConfig
 
 logger = logging.getLogger(__name__)
+
+_Draw = Callable[..., torch.Tensor]
+"""Random numbers of a shape."""
 
 
 def choose_kernels(
@@ -32,7 +37,7 @@ def choose_kernels(
 
     Args:
         cache_dir: the server's; libraries are in its folder ``kernels``.
-        ask_keys: what plugins add to the library's name; called if something is to be compiled.
+        ask_keys: what plugins add to the library's name; called if there is to be a library.
     """
     kernels, reason = _choose(vllm_config, Path(cache_dir or default_cache_dir()), ask_keys)
     logger.info("layers compute with %s: %s", "compiled kernels" if kernels else "torch", reason)
@@ -49,7 +54,7 @@ def _choose(
         return None, "the kernels are for a CPU"
     if model.dtype is not torch.bfloat16:
         return None, f"the kernels are for bfloat16, and the model computes in {model.dtype}"
-    if os.name != "posix":
+    if sys.platform != "linux":
         return None, "the kernels are built on Linux alone"
     keys = ask_keys()
     try:
@@ -65,27 +70,38 @@ def _choose(
 def find_wrong_kernel(kernels: CpuKernels) -> str | None:
     """The name of a kernel that does not give its twin's values on a small case, if there is
     one."""
-    from hookserve.ops.activation import SiluAndMul
-    from hookserve.ops.layernorm import RMSNorm
-
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator).to(torch.bfloat16)
 
-    norm, x, residual = RMSNorm(48, dtype=torch.bfloat16), draw(3, 48), draw(3, 48)
-    expected, total = norm(x, residual)
-    got, got_total = kernels.rms_norm(x, residual, norm.weight, norm.variance_epsilon)
-    if got_total is None or not _are_close(got, expected) or not torch.equal(got_total, total):
+    if not _norms(kernels, draw):
         return "rms_norm"
     gated = draw(3, 64)
     if not _are_close(kernels.silu_and_mul(gated), SiluAndMul()(gated)):
         return "silu_and_mul"
+    if not _rotates(kernels, draw):
+        return "rotate"
     return None if _attends(kernels, draw) else "attend_decode"
 
 
-def _attends(kernels: CpuKernels, draw: object) -> bool:
-    assert callable(draw)
+def _norms(kernels: CpuKernels, draw: _Draw) -> bool:
+    norm, x, residual = RMSNorm(48, dtype=torch.bfloat16), draw(3, 48), draw(3, 48)
+    expected, total = norm(x, residual)
+    got, got_total = kernels.rms_norm(x, residual, norm.weight, norm.variance_epsilon)
+    return got_total is not None and _are_close(got, expected) and torch.equal(got_total, total)
+
+
+def _rotates(kernels: CpuKernels, draw: _Draw) -> bool:
+    x, angles = draw(3, 2 * 64), torch.arange(3 * 64).view(3, 1, 64) / 7
+    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    heads = x.view(3, 2, 64)
+    expected = heads * cosines + heads.roll(32, -1) * sines
+    return _are_close(kernels.rotate(x, cosines, sines, 64).view_as(heads), expected)
+
+
+def _attends(kernels: CpuKernels, draw: _Draw) -> bool:
+    """Also whether the keys and values that it reads were written where the slots say."""
     key, value, query = draw(20, 2, 32), draw(20, 2, 32), draw(1, 2, 3, 32)
     cache = torch.zeros(3, 2, 2, 16, 32, dtype=torch.bfloat16)
     kernels.write_cache(cache, key, value, torch.arange(16, 36))

@@ -51,8 +51,8 @@ def load_library(
         CompileError: there is no compiler, it failed, or what it made cannot be loaded.
     """
     compiler = _find(compilers)
-    path = cache_dir / f"{source.stem}-{_key(source, compiler, keys)}.so"
     try:
+        path = cache_dir / f"{source.stem}-{_key(source, compiler, keys)}.so"
         _make_folder(cache_dir)
         if not path.exists():
             _compile(compiler, source, path)

@@ -40,9 +40,11 @@ class RMSNorm(nn.Module):
         With a residual of the same shape: returns ``(normalised x + residual, x + residual)``.
         """
         kernels = self._kernels
-        if kernels is not None and kernels.takes_norm(x, residual, self.weight):
-            normalised, total = kernels.rms_norm(x, residual, self.weight, self.variance_epsilon)
-            return normalised if total is None else (normalised, total)
+        if kernels is not None:
+            weight = self.weight  # which a module looks up slowly
+            if kernels.takes_norm(x, residual, weight):
+                normalised, total = kernels.rms_norm(x, residual, weight, self.variance_epsilon)
+                return normalised if total is None else (normalised, total)
         if residual is None:
             return self._normalise(x)
         residual = x + residual

@@ -77,14 +77,15 @@ def test_without_a_compiler_torch_computes(
     assert "layers compute with torch: there is no C compiler on PATH" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["silu_and_mul", "rotate", "attend_decode"])
 def test_a_kernel_with_other_values_is_not_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = CpuKernels.silu_and_mul
-    monkeypatch.setattr(CpuKernels, "silu_and_mul", lambda self, x: wrong(self, x) * 1.1)
+    right = getattr(CpuKernels, name)
+    monkeypatch.setattr(CpuKernels, name, lambda *args: right(*args) * 1.1)
     with caplog.at_level(logging.INFO, "hookserve"):
         assert choose_kernels(config(), str(folder)) is None
-    assert "the compiled silu_and_mul gave other values than torch" in caplog.text
+    assert f"the compiled {name} gave other values than torch" in caplog.text
 
 
 class Doubled(RMSNorm):

@@ -65,3 +65,14 @@ def test_a_folder_that_cannot_be_made_is_a_reason(source: Path, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(CompileError, match="cannot be made or loaded"):
         load_library(source, tmp_path / "file" / "kept")
+
+
+def test_a_compiler_that_cannot_be_run_is_a_reason(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "cc"
+    broken.write_bytes(b"\x7fELF of another machine")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompileError, match="cannot be made or loaded: .*format"):
+        load_library(source, tmp_path / "kept")
