@@ -110,9 +110,7 @@ class CpuKernels:
         enough to gain by it."""
         width = x.shape[-1]
         return (
-            width % (2 * LANES) == 0
-            and x.numel() <= _MAX_ACTIVATION_ROWS * width
-            and _is_plain(x)
+            width % (2 * LANES) == 0 and x.numel() <= _MAX_ACTIVATION_ROWS * width and _is_plain(x)
         )
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
@@ -254,9 +252,7 @@ def _is_plain(x: torch.Tensor) -> bool:
     return x.dtype is torch.bfloat16 and x.is_cpu and x.is_contiguous()
 
 
-def _dense(
-    given: torch.Tensor, strides: tuple[int, ...], what: str, num_rows: int
-) -> torch.Tensor:
+def _dense(given: torch.Tensor, strides: tuple[int, ...], what: str, num_rows: int) -> torch.Tensor:
     """``given: [num_rows, ...]``, of which each row lies in one piece; the rows may be apart.
 
     Args:

@@ -74,5 +74,5 @@ def test_a_compiler_that_cannot_be_run_is_a_reason(
     broken.write_bytes(b"\x7fELF of another machine")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CompileError, match="cannot be made or loaded: .*format"):
+    with pytest.raises(CompileError, match=r"cannot be made or loaded: .*format"):
         load_library(source, tmp_path / "kept")

@@ -229,7 +229,7 @@ def test_attention_reads_rows_in_any_order_of_memory(kernels: CpuKernels) -> Non
 
 def test_attention_refuses_what_does_not_fit_the_step(kernels: CpuKernels) -> None:
     cache, query = Cache([5, 40], 2, 64), draw(3, 2, 3, 64)
-    with pytest.raises(ValueError, match="queries in torch.bfloat16 on cpu, of 3 tokens; exp"):
+    with pytest.raises(ValueError, match=r"queries in torch.bfloat16 on cpu, of 3 tokens; exp"):
         kernels.attend_decode(query, cache.blocks, cache.metadata(), 0.125)
     with pytest.raises(ValueError, match=r"queries in torch.float32 .* expected torch.bfloat16"):
         kernels.attend_decode(query[:2].float(), cache.blocks, cache.metadata(), 0.125)
