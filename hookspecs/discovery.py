@@ -216,9 +216,8 @@ def file_plugin(given: str) -> Plugin:
     folders, origin = _top_level(module)
     file = _module_file(module, folders, origin)
     if file is None:
-        raise PluginSelectionError(
-            f"--plugin: no module is called '{module}'; a file is given as ./{module}.py"
-        )
+        hint = f"; a file is given as ./{module}.py" if module.isidentifier() else ""
+        raise PluginSelectionError(f"--plugin: no module is called '{module}'{hint}")
 
     def load() -> Any:
         found: Any = importlib.import_module(module)
@@ -238,7 +237,10 @@ def file_plugin(given: str) -> Plugin:
 def _from_file(given: str) -> Plugin:
     path = Path(os.path.abspath(os.path.expanduser(given)))
     if not path.is_file():
-        raise PluginSelectionError(f"--plugin: there is no file {path}")
+        is_folder = f"{path} is a folder; expected a file"
+        raise PluginSelectionError(
+            f"--plugin: {is_folder if path.is_dir() else f'there is no file {path}'}"
+        )
     return Plugin(
         identity=f"{FILE_GROUP}:{path.stem}",
         name=path.stem,

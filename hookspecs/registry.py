@@ -297,11 +297,12 @@ class Registry:
             with self._run_as(None if claim is None else claim.plugin):
                 found = targets.import_target(target)
         except caught() as error:
+            hint = self._others(name) if claim is None else _own_module(claim, error)
             raise PluginError(
                 identity,
                 "import",
                 f"{self.kind} '{name}': target {targets.target_text(target)} raised "
-                f"{describe_error(error)}{'' if claim else self._others(name)}",
+                f"{describe_error(error)}{hint}",
             ) from error
         if claim is not None:
             claim.note_use()
@@ -321,3 +322,12 @@ class Registry:
             return
         frame = sys._getframe(2)
         self.frozen_at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _own_module(claim: Claim, error: BaseException) -> str:
+    """What the plugin's module is called here, for a target in one that is not there at all."""
+    path = claim.target_text()
+    if not isinstance(error, ModuleNotFoundError) or error.name != path.split(".")[0].split(":")[0]:
+        return ""
+    found = {implementation.function.__module__ for implementation in claim.plugin.implementations}
+    return f"; the plugin's own module is {', '.join(sorted(found))}" if found else ""

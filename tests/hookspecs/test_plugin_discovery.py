@@ -185,6 +185,18 @@ def test_a_file_is_a_plugin_and_its_targets_can_name_it(
     assert host.registry("model").resolve("disc_helloForCausalLM").__name__ == "Model"
 
 
+def test_a_target_in_a_module_that_is_not_there_is_told_with_the_plugins_own(
+    tmp_path: Path, site: Path, make_host: Any
+) -> None:
+    """As one has it who saves an example under another name."""
+    (tmp_path / "disc-copied.py").write_text(LIVE.format(arch="disc_example"))
+    host: Host = make_host(files=[str(tmp_path / "disc-copied.py")])
+    with pytest.raises(PluginError) as caught:
+        host.registry("model").resolve("disc_exampleForCausalLM")
+    own = "No module named 'disc_example'; the plugin's own module is disc_copied"
+    assert str(caught.value).endswith(own)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("json.py", "would hide the module 'json'"), ("my.own.py", "is no name for a module")],
@@ -266,9 +278,17 @@ def test_a_distribution_without_its_metadata_is_out_alone(site: Path, make_host:
     assert "disc_gone" not in sys.modules
 
 
-@pytest.mark.parametrize("given", ["./no_such_file.py", "no_such_module_at_all"])
-def test_what_is_not_there_is_said(given: str) -> None:
-    with pytest.raises(PluginSelectionError, match=r"no_such_\w+"):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("./no_such_file.py", r"there is no file /.*/no_such_file\.py"),
+        ("no_such_module", r"no module is called 'no_such_module'; .* as \./no_such_module\.py"),
+        ("./", "/.* is a folder; expected a file"),
+        (".", r"no module is called '\.'$"),
+    ],
+)
+def test_what_is_not_there_is_said(given: str, said: str) -> None:
+    with pytest.raises(PluginSelectionError, match=f"--plugin: {said}"):
         file_plugin(given)
 
 
