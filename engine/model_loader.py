@@ -264,7 +264,7 @@ def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[No
                 dtype=model_config.dtype,
                 block_size=vllm_config.cache_config.block_size,
                 max_model_len=model_config.max_model_len,
-                attention_backend=vllm_config.attention_config.backend_cls,
+                attention_backends=vllm_config.attention_config.backend_classes,
                 kernels=vllm_config.compilation_config.kernels,
             ),
             vllm_config.device_config.device,

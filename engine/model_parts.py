@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookserve.hookspecs.errors import PluginError
 from hookserve.ops.attention_backend import AttentionBackend
-from hookserve.ops.compiled_attention import CompiledAttentionBackend
 from hookserve.ops.quantization import QuantizationConfig
 
 from .errors import ConfigError
@@ -27,7 +26,8 @@ T = TypeVar("T")
 
 
 def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
-    """Fill ``hf_config``, ``attention_config.backend_cls`` and ``quant_config`` in.
+    """Fill ``hf_config``, ``attention_config.backend_classes``, the kernels and ``quant_config``
+    in.
 
     Returns:
         What was asked for by name, for a message about what the model does with it.
@@ -47,26 +47,19 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         host.settings.cache_dir,
         lambda: host.calls.compile_cache_key(vllm_config),
     )
-    name = attention.backend or _default_attention(vllm_config)
-    attention.backend_cls = _resolve("attention_backend", name, AttentionBackend, host)
-    if attention.backend is not None:
-        said.append(f"attention backend {name} of {_owner('attention_backend', name, host)}")
+    # Without a name the faster built-in one, in the layers that it takes, and the plain one.
+    names = [attention.backend] if attention.backend else ["compiled", "paged"]
+    attention.backend_classes = [
+        _resolve("attention_backend", name, AttentionBackend, host) for name in names
+    ]
+    if attention.backend:
+        owner = _owner("attention_backend", attention.backend, host)
+        said.append(f"attention backend {attention.backend} of {owner}")
     if model.quantization is not None:
         vllm_config.quant_config = _make_quant_config(vllm_config, model.quantization, host)
         owner = _owner("quantization", model.quantization, host)
         said.append(f"quantization {model.quantization} of {owner}")
     return said
-
-
-def _default_attention(vllm_config: VllmConfig) -> str:
-    """The faster of the built-in two, where it takes the model's heads."""
-    if vllm_config.compilation_config.kernels is None:
-        return "paged"
-    try:
-        head_size = vllm_config.model_config.get_head_size()
-    except AttributeError:  # a model that calls its sizes otherwise
-        return "paged"
-    return "compiled" if CompiledAttentionBackend.supports_head_size(head_size) else "paged"
 
 
 def _owner(kind: str, name: str, host: Host) -> str:

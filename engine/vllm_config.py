@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +176,9 @@ class DeviceConfig:
 class AttentionConfig:
     backend: str | None = None
     """Name or class path; ``None``: the platform's."""
-    backend_cls: Any = None
-    """Filled by the worker before its model is built."""
+    backend_classes: Sequence[Any] = ()
+    """Filled by the worker before its model is built: each layer takes the first that can do what
+    it asks."""
 
 
 @dataclass

@@ -7,6 +7,7 @@ How it is computed is a backend's (``attention_backend``), by default the built-
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ class Attention(nn.Module):
         logits_soft_cap: scores are kept within it, as ``cap * tanh(score / cap)``.
         per_layer_sliding_window: a token sees so many tokens at most, itself the last of them.
         cache_config: states the window in ``sliding_window`` where the argument leaves it open.
-        attn_backend: in place of the one that the model is built with.
+        attn_backend: in place of those that the model is built with.
     """
 
     def __init__(
@@ -66,27 +67,35 @@ class Attention(nn.Module):
         self.dtype = context.dtype if context else torch.get_default_dtype()
         self.soft_cap = _above_zero(prefix, "logits_soft_cap", logits_soft_cap)
         self.window = self._choose_window(per_layer_sliding_window, cache_config, context)
-        chosen = attn_backend or (context.attention_backend if context else None)
-        self.attn_backend: type[AttentionBackend] = chosen or PagedAttentionBackend
-        self.impl = self._make_impl(context.block_size if context else None)
+        offered = (attn_backend,) if attn_backend else context.attention_backends if context else ()
+        self.attn_backend = self._choose_backend(
+            offered or (PagedAttentionBackend,), context.block_size if context else None
+        )
+        self.impl = self._make_impl()
         self.kv_cache = torch.empty(0)
         if context is not None:
             if prefix in context.static_forward_context:
                 raise ValueError(f"two attention layers have the prefix {prefix!r}")
             context.static_forward_context[prefix] = self
 
-    def _make_impl(self, block_size: int | None) -> AttentionImpl:
-        backend = self.attn_backend
-        lacking = backend.validate_configuration(
-            self.head_size, self.dtype, block_size, self.window, self.soft_cap
-        )
-        if lacking:
-            raise ValueError(
-                f"attention layer {self.layer_name!r}: the attention backend "
-                f"{backend.get_name()!r} does not support {', '.join(lacking)}; leave "
-                "--attention-backend at auto or name another one"
+    def _choose_backend(
+        self, offered: Sequence[type[AttentionBackend]], block_size: int | None
+    ) -> type[AttentionBackend]:
+        faults = []
+        for backend in offered:
+            lacking = backend.validate_configuration(
+                self.head_size, self.dtype, block_size, self.window, self.soft_cap
             )
-        return backend.get_impl_cls()(
+            if not lacking:
+                return backend
+            faults.append(f"{backend.get_name()!r} does not support {', '.join(lacking)}")
+        raise ValueError(
+            f"attention layer {self.layer_name!r}: the attention backend {'; '.join(faults)}; "
+            "leave --attention-backend at auto or name another one"
+        )
+
+    def _make_impl(self) -> AttentionImpl:
+        return self.attn_backend.get_impl_cls()(
             self.num_heads,
             self.head_size,
             self.scale,

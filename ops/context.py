@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +111,9 @@ class ModelContext:
     block_size: int
     max_model_len: int | None = None
     """The longest sequence that will be served; ``None``: not known."""
-    attention_backend: type[AttentionBackend] | None = None
-    """What attention layers compute with; ``None``: a built-in one, which the layer chooses."""
+    attention_backends: Sequence[type[AttentionBackend]] = ()
+    """What attention layers compute with: each layer takes the first that can do what it asks.
+    Empty: the plain built-in one."""
     kernels: CpuKernels | None = None
     """Compiled kernels for layers that have a use for them; ``None``: torch's own functions."""
     shared: dict[Any, Any] = field(default_factory=dict)
@@ -131,12 +132,12 @@ def set_model_context(
     dtype: torch.dtype,
     block_size: int,
     max_model_len: int | None = None,
-    attention_backend: type[AttentionBackend] | None = None,
+    attention_backends: Sequence[type[AttentionBackend]] = (),
     kernels: CpuKernels | None = None,
 ) -> Iterator[ModelContext]:
     """Within the block models may be built; the loader enters it."""
     context = ModelContext(
-        static_forward_context, dtype, block_size, max_model_len, attention_backend, kernels
+        static_forward_context, dtype, block_size, max_model_len, attention_backends, kernels
     )
     token = _model.set(context)
     try:

@@ -18,6 +18,7 @@ from hookserve.ops.compiled_attention import CompiledAttentionBackend, CompiledA
 from hookserve.ops.context import set_model_context
 from hookserve.ops.cpu_kernels import CpuKernels
 from hookserve.ops.layernorm import GemmaRMSNorm, RMSNorm
+from hookserve.ops.paged_attention import PagedAttentionBackend, PagedAttentionImpl
 
 
 def config(dtype: torch.dtype = torch.bfloat16, *, eager: bool = False, device: str = "cpu") -> Any:
@@ -129,6 +130,20 @@ def test_a_layer_that_no_kernel_takes_is_refused_by_name(kernels: CpuKernels) ->
         pytest.raises(ValueError, match="a start without compiled kernels"),
     ):
         Attention(2, 64, 1.0, attn_backend=CompiledAttentionBackend, prefix="a")
+
+
+def test_each_layer_takes_the_first_backend_that_can_do_what_it_asks(kernels: CpuKernels) -> None:
+    backends = [CompiledAttentionBackend, PagedAttentionBackend]
+    with set_model_context(
+        static_forward_context={},
+        dtype=torch.bfloat16,
+        block_size=16,
+        attention_backends=backends,
+        kernels=kernels,
+    ):
+        layers = [Attention(2, size, 1.0, prefix=str(size)) for size in (64, 80)]
+    assert [layer.attn_backend for layer in layers] == backends
+    assert [type(layer.impl) for layer in layers] == [CompiledAttentionImpl, PagedAttentionImpl]
 
 
 def test_no_copies_are_kept_where_the_cache_is_read_in_place(kernels: CpuKernels) -> None:
