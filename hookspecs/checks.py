@@ -125,8 +125,20 @@ def _arguments(hook: str, function: Any, offered: tuple[str, ...], where: str) -
 
 
 def _near_misses(plugin: object, specs: Specs) -> str:
+    """What the author of a plugin without a hook may have meant."""
     unmarked = unmarked_hooks(plugin, specs)
-    return f"; {unmarked[0]}" if unmarked else ""
+    if unmarked:
+        return f"; {unmarked[0]}"
+    if not isinstance(plugin, ModuleType):
+        return ""
+    classes = [
+        f"; its class {name} has some: to use that, name {plugin.__name__}:{name}"
+        for name, value in vars(plugin).items()
+        if isinstance(value, type)
+        and value.__module__ == plugin.__name__
+        and any(_options(function) is not None for function in vars(value).values())
+    ]
+    return classes[0] if classes else ""
 
 
 def _at(function: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,17 @@ def test_a_plugin_that_breaks_a_rule_is_out_with_file_and_line(
 def test_a_plugin_without_a_hook_is_out(make_host: Any) -> None:
     (report,) = make_host(NoHook()).describe()
     assert "has no hook" in str(report.error)
+
+
+def test_a_module_whose_class_has_the_hooks_says_which(tmp_path: Path, make_host: Any) -> None:
+    (tmp_path / "check_class.py").write_text(
+        "from hookserve.hookspecs import hookimpl\n"
+        "class Other: ...\n"
+        "class Own:\n    @hookimpl\n    def shutdown(self): ...\n"
+    )
+    (report,) = make_host(files=[str(tmp_path / "check_class.py")]).describe()
+    said = "its class Own has some: to use that, name check_class:Own"
+    assert str(report.error).endswith(said)
 
 
 def test_a_marked_thing_that_is_no_function_is_not_passed_over(make_host: Any) -> None:
