@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from types import ModuleType
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
