@@ -15,11 +15,12 @@ from hookserve.hookspecs import Host
 
 from .errors import EX_SOFTWARE, HookserveError
 from .executor import Executor
-from .kv_cache_size import choose_num_blocks
+from .kv_cache_size import choose_num_blocks, longest_request
 from .messages import AddRequest, EngineCoreOutput, Ready, StepOutputs
 from .request import Request
 from .sampling_params import SamplingParams
-from .scheduler import Scheduler
+from .scheduler_class import make_scheduler
+from .step import SchedulerOutput
 from .vllm_config import VllmConfig
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,21 @@ class EngineCore:
         self.load_s = time.monotonic() - started
         self.warmup_s = 0.0
 
+    @classmethod
+    def start(cls, vllm_config: VllmConfig, host: Host) -> EngineCore:
+        """One that has run its first request; no worker is left of one that could not.
+
+        Raises:
+            HookserveError, hookserve.hookspecs.HostError: with a sentence for the operator.
+        """
+        core = cls(vllm_config, host)
+        try:
+            core.warm_up()
+        except BaseException:
+            core.shutdown()
+            raise
+        return core
+
     def _make_executor(self) -> Executor:
         name = self.vllm_config.parallel_config.distributed_executor_backend
         executor_cls = self.host.registry("executor").resolve(name)
@@ -106,12 +122,15 @@ class EngineCore:
         )
         block_size = config.cache_config.block_size
         self.executor.initialize_cache(num_blocks)
-        self.scheduler = Scheduler(config, num_blocks, block_size, self.host.calls)
-        if num_blocks * block_size < config.model_config.max_model_len:
+        self.num_blocks = num_blocks
+        self.num_cached_tokens = num_blocks * block_size
+        """What the KV cache holds."""
+        self.scheduler, self._guard = make_scheduler(config, num_blocks, block_size, self.host)
+        if self.num_cached_tokens < config.model_config.max_model_len:
             logger.warning(
                 "The KV cache holds %d tokens, fewer than one sequence of max_model_len %d may "
                 "have; sequences end at what it holds. %s.",
-                num_blocks * block_size,
+                self.num_cached_tokens,
                 config.model_config.max_model_len,
                 reason,
             )
@@ -121,7 +140,8 @@ class EngineCore:
         """Run one short request through everything, so that the first real one finds all made."""
         started = time.monotonic()
         config = self.vllm_config
-        length = min(WARM_UP_TOKENS, self.scheduler.max_num_tokens - 2)
+        longest = longest_request(config.model_config.max_model_len, self.num_cached_tokens)
+        length = min(WARM_UP_TOKENS, longest - 2)
         request = AddRequest(
             "warm-up",
             [1 % config.model_config.vocab_size] * max(1, length),
@@ -134,17 +154,16 @@ class EngineCore:
             outputs += self.step().outputs
         if outputs and outputs[-1].error is not None:
             logger.warning("The warm-up request failed: %s", outputs[-1].error)
-        self.scheduler.reset_prefix_cache()
-        self.scheduler.make_stats(self.num_steps)
+        self._ask("reset_prefix_cache")
+        self._ask("make_stats", self.num_steps, None)
         self._refusals.clear()
         self.warmup_s = time.monotonic() - started
 
     def ready(self) -> Ready:
         facts = self.executor.describe()
-        blocks = self.scheduler.kv_cache.pool.num_blocks
         return Ready(
-            num_gpu_blocks=blocks,
-            block_size=self.scheduler.kv_cache.block_size,
+            num_gpu_blocks=self.num_blocks,
+            block_size=self.vllm_config.cache_config.block_size,
             kv_cache_bytes=self.kv_cache_bytes,
             kv_cache_reason=self.kv_cache_reason,
             num_threads=int(facts.pop("num_threads", 0)),
@@ -170,20 +189,27 @@ class EngineCore:
                 is_refusal=True,
             )
         else:
-            refusal = self.scheduler.add_request(request)
+            refusal = self._ask("add_request", request)
         if refusal is not None:
             self._refusals.append(refusal)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         self._changed = True
-        self.scheduler.finish_requests(request_ids, "abort")
+        self._ask("finish_requests", request_ids, "abort")
 
     def finish_request(self, request_id: str, reason: str) -> None:
         self._changed = True
-        self.scheduler.finish_requests(request_id, reason)
+        self._ask("finish_requests", request_id, reason)
 
     def has_work(self) -> bool:
-        return self.scheduler.has_unfinished_requests()
+        return bool(self._ask("has_unfinished_requests"))
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """
+        Raises:
+            SchedulerError: the scheduler raised, in one sentence that names it.
+        """
+        return self._guard.call(self.scheduler, method, *args)
 
     def collective_rpc(
         self, method: str, args: list[Any], kwargs: dict[str, Any], timeout: float | None = None
@@ -201,17 +227,28 @@ class EngineCore:
     # -- steps ----------------------------------------------------------------------------------
 
     def step(self) -> StepOutputs:
-        """Schedule, compute, take in the tokens, report."""
+        """Schedule, compute, take in the tokens, report.
+
+        Raises:
+            SchedulerError: the scheduler failed, or has chosen nobody for too long.
+        """
         started = time.monotonic()
-        scheduled = self.scheduler.schedule()
-        assert scheduled.total_num_scheduled_tokens or not self.has_work(), "nobody was scheduled"
-        with self.host.enter(self._executor_owner):
-            result = self.executor.execute_model(scheduled)
-        outputs = self.scheduler.update_from_output(scheduled, result)
+        scheduled = self._guard.schedule(self.scheduler)
+        if scheduled.total_num_scheduled_tokens:
+            self._guard.chose_somebody()
+        elif self.has_work():
+            self._guard.chose_nobody(self.scheduler)
+            return self._report(self._compute(scheduled))
+        outputs = self._compute(scheduled)
         self.num_steps += 1
         elapsed_s = time.monotonic() - started
         self.clock.record(scheduled.total_num_scheduled_tokens, elapsed_s)
         return self._report(outputs, elapsed_s)
+
+    def _compute(self, scheduled: SchedulerOutput) -> list[EngineCoreOutput]:
+        with self.host.enter(self._executor_owner):
+            result = self.executor.execute_model(scheduled)
+        return self._guard.update(self.scheduler, scheduled, result)
 
     def report_idle(self) -> StepOutputs | None:
         """What must be said without a step: refusals, and gauges that fell by aborts."""
@@ -222,13 +259,14 @@ class EngineCore:
     ) -> StepOutputs:
         refusals, self._refusals = self._refusals, []
         self._changed = False
-        budget = self.scheduler.max_num_batched_tokens
-        pending = self.scheduler.num_pending_tokens() if self.has_work() else budget
+        budget = self.vllm_config.scheduler_config.max_num_batched_tokens
+        pending = self._ask("num_pending_tokens") if self.has_work() else None
+        num_tokens = budget if pending is None else min(budget, pending)
         return StepOutputs(
             step=self.num_steps,
             outputs=refusals + outputs,
-            scheduler_stats=self.scheduler.make_stats(self.num_steps, elapsed_s),
-            next_step_estimate_s=self.clock.estimate(min(budget, pending)),
+            scheduler_stats=self._ask("make_stats", self.num_steps, elapsed_s),
+            next_step_estimate_s=self.clock.estimate(num_tokens),
         )
 
     def check_integrity(self) -> None:
@@ -238,7 +276,8 @@ class EngineCore:
             BooksError: the engine must end; going on could serve one request another's cache.
         """
         try:
-            self.scheduler.check_integrity()
+            with self._guard.entered():
+                self.scheduler.check_integrity()
         except AssertionError as error:
             raise BooksError(
                 f"the books of the KV cache do not agree: {error}; the engine ends before a "
@@ -248,4 +287,7 @@ class EngineCore:
             ) from error
 
     def shutdown(self) -> None:
-        self.executor.shutdown()
+        try:
+            self._ask("shutdown")
+        finally:
+            self.executor.shutdown()

@@ -51,8 +51,7 @@ class _Engine(EngineProcess):
 
         try:
             with set_current_vllm_config(self._vllm_config):
-                core = EngineCore(self._vllm_config, self._host)
-                core.warm_up()
+                core = EngineCore.start(self._vllm_config, self._host)
         except (WorkerPluginsError, WorkerError) as error:
             if not error.failures:
                 raise

@@ -118,19 +118,16 @@ class LLMEngine:
         with set_current_vllm_config(self.vllm_config):
             core = self._make_core()
         self._loggers.log_engine_initialized()
-        capacity = core.scheduler.kv_cache.num_tokens_capacity
-        return InputProcessor(self.engine_config, self.tokenizer, capacity)
+        return InputProcessor(self.engine_config, self.tokenizer, core.num_cached_tokens)
 
     def _make_core(self) -> EngineCore:
         """Again without the plugins that fail or crash in a worker process alone."""
         restarts = PluginRestarts(self._host)
         while True:
             try:
-                core = self._core = EngineCore(self.vllm_config, self._host)
-                core.warm_up()
+                core = self._core = EngineCore.start(self.vllm_config, self._host)
                 return core
             except (WorkerPluginsError, WorkerError) as error:
-                self._core = None
                 if not error.failures:
                     raise
                 restarts.decide(error.failures)

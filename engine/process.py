@@ -104,9 +104,7 @@ class EngineProcess(ChildProcess):
         if not isinstance(message, Proceed):
             raise ChannelError(f"expected Proceed, got {type(message).__name__}")
         with set_current_vllm_config(vllm_config):
-            core = EngineCore(vllm_config, host)
-            core.warm_up()
-        return core
+            return EngineCore.start(vllm_config, host)
 
     # -- the loop -------------------------------------------------------------------------------
 

@@ -262,6 +262,22 @@ def test_a_warm_up_that_fails_is_told(make_core, monkeypatch, caplog):
     assert "The warm-up request failed: The model's logits" in caplog.text
 
 
+def test_no_worker_is_left_of_a_start_that_fails(make_core, monkeypatch):
+    from hookserve.engine.core import EngineCore
+    from hookserve.engine.model_runner import ModelError
+
+    def compute_logits(self, hidden):
+        raise ValueError("no head")
+
+    core, stopped = make_core(), []
+    monkeypatch.setattr(FakeModel, "compute_logits", compute_logits)
+    monkeypatch.setattr(FakeWorker, "shutdown", lambda self: stopped.append(self))
+    with pytest.raises(ModelError, match="failed in a step: ValueError: no head"):
+        EngineCore.start(core.vllm_config, core.host)
+    assert len(stopped) == 1
+    assert stopped[0] is not core.executor.worker
+
+
 def test_what_the_model_raises_names_the_model(make_core):
     from hookserve.engine.model_runner import ModelError
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine import LLM, llm_engine
+from hookserve.engine import LLM
+from hookserve.engine.core import EngineCore
 from hookserve.engine.errors import EngineStartError, WorkerError
 from hookserve.engine.plugin_restarts import PluginRestarts
 from hookserve.hookspecs import Denied, PluginSettings
@@ -75,18 +76,18 @@ def test_an_offline_engine_is_made_again_without_what_ends_its_workers(
     file.write_text(
         "from hookserve.hookspecs import hookimpl\n@hookimpl\ndef process_started(): ...\n"
     )
-    make, states = llm_engine.EngineCore, []
+    start, states = EngineCore.start, []
 
-    def make_or_die(config: Any, host: Any) -> Any:
+    def start_or_die(config: Any, host: Any) -> Any:
         (plugin,) = [each for each in host.plugins if each.name == "ends_workers"]
         states.append(plugin.state)
         if plugin.state == "active":
             error = WorkerError("worker 0 was killed")
             error.failures = [Denied(plugin.identity, "worker", "crash", "killed")]
             raise error
-        return make(config, host)
+        return start(config, host)
 
-    monkeypatch.setattr(llm_engine, "EngineCore", make_or_die)
+    monkeypatch.setattr(EngineCore, "start", start_or_die)
     llm = LLM(str(tiny_llama), plugins=[str(file)])
     llm.shutdown()
     assert states == ["active", "active", "out"]
