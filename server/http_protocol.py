@@ -104,8 +104,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if refusal is not None:
             self._refuse(refusal)
             return
+        super().on_headers_complete()  # raises for a target that is no URL
         self._in_request = True
-        super().on_headers_complete()
         self.cycle.transport = cast("asyncio.Transport", _PatientTransport(self))
 
     def _find_wrong_header(self) -> ApiError | None:

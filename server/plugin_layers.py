@@ -7,10 +7,12 @@ client as it is, chunk by chunk.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -36,6 +38,8 @@ logger = logging.getLogger("hookserve.server.plugin_layers")
 _NAMED = "--middleware names it"
 _CULPRIT = "hookserve_culprit"
 _ELSEWHERE = object()
+_OUTSIDE: ContextVar[Receive | None] = ContextVar("hookserve_outside", default=None)
+"""What the layer that runs here is given to read its request."""
 
 
 class PluginLayers:
@@ -151,10 +155,11 @@ class Layer:
             raise PluginError(owner, "run", f"{what}: {describe_error(error)}") from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, _outside(receive), _outside(send))
+        token = _OUTSIDE.set(exchange.receive)
         try:
             with enter(self.plugin):
-                await self._app(scope, _outside(exchange.receive), _outside(exchange.send))
+                await self._app(scope, exchange.receive, exchange.send)
                 exchange.check_end()
         except (ReplyCutShort, ClientDisconnect):
             raise
@@ -163,6 +168,8 @@ class Layer:
             if exchange.is_started or scope["type"] != "http":
                 raise ReplyCutShort from None
             await send_refusal(refusal, scope, receive, send)
+        finally:
+            _OUTSIDE.reset(token)
 
     def _refusal(self, scope: Scope, error: BaseException) -> ApiError:
         """What the client is told; raises what is not this layer's doing."""
@@ -188,9 +195,10 @@ class Inside:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.app is not None, "a middleware called the application before there is one"
+        received = _Received(self._own(receive), self, _OUTSIDE.get())
         try:
             with enter(None):
-                await self.app(scope, self._own(receive), self._own(send))
+                await self.app(scope, received, self._own(send))
         except BaseException as error:
             _blame(error, _ELSEWHERE)
             raise
@@ -207,6 +215,41 @@ class Inside:
                 raise
 
         return own
+
+
+class _Received:
+    """What a layer hands on of a request, as the application inside reads it.
+
+    Layers that have read a body often hand it on from memory, at each call, and then there is no
+    word of a client that leaves; whoever waits for that would ask for ever, and hold up the event
+    loop. So after its end the request goes on with what the layer itself was given.
+    """
+
+    def __init__(self, receive: Receive, layer: Inside, outside: Receive | None) -> None:
+        self._receive = receive
+        self._layer = layer
+        self._outside = outside
+        self._is_complete = False
+
+    async def __call__(self) -> Message:
+        await asyncio.sleep(0)  # what comes from memory never waits, and others must have a turn
+        message = await self._receive()
+        kind = message.get("type") if isinstance(message, dict) else type(message).__name__
+        if kind == "http.request" and not self._is_complete:
+            self._is_complete = not message.get("more_body", False)
+        elif self._is_complete and kind != "http.disconnect":
+            return await self._until_gone()
+        elif not isinstance(message, dict) or kind is None:
+            error = TypeError(f"it handed on a {kind}; expected an ASGI message")
+            _blame(error, self._layer)
+            raise error
+        return message
+
+    async def _until_gone(self) -> Message:
+        receive = self._receive if self._outside is None else self._outside
+        while (message := await receive())["type"] != "http.disconnect":
+            await asyncio.sleep(0)
+        return message
 
 
 def _outside(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -58,6 +58,8 @@ REFUSED: dict[str, tuple[int, bytes]] = {
     "chunked not last": (400, post(CHUNKED, f"{TE}: chunked, gzip")),
     "almost chunked": (501, post(CHUNKED, f"{TE}: xchunked")),
     "chunked with a parameter": (501, post(CHUNKED, f"{TE}: chunked;a=b")),
+    "a target with a port beyond every number": (400, post(BODY, path="http://a:99999/v1")),
+    "a target that is half of an address": (400, post(BODY, path="http://[::1/v1/completions")),
     "a space before the colon": (400, post(CHUNKED, f"{TE} : chunked")),
     "chunked and a length": (400, post(CHUNKED, f"{TE}: chunked", LENGTH)),
     "a length and chunked": (400, post(CHUNKED, LENGTH, f"{TE}: chunked")),
