@@ -33,8 +33,14 @@ EXIT_FAILS_WITHOUT = 3
 EXIT_NOT_THE_SAME = 4
 EXIT_INTERRUPTED = 130
 
-_CHOOSING = ("--disable-plugins", "--no-plugins", "--plugins")
-"""Flags of the command that would win over the environment."""
+_WINS = "would win over the choice of each run"
+_CHOOSING = {
+    "--disable-plugins": _WINS,
+    "--no-plugins": _WINS,
+    "--plugins": _WINS,
+    "--plugin": "would load a plugin that is in no list of those to search",
+}
+"""Flags of the command that choose its plugins, and what is wrong with each."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +115,8 @@ def _check(command: Sequence[str]) -> None:
         flag = word.partition("=")[0].replace("_", "-")
         if flag in _CHOOSING:
             raise UsageError(
-                f"the command's own {flag} would win over the choice of each run; leave it out, "
-                f"and say it with {_spec(flag).env} in the environment"
+                f"the command's own {flag} {_CHOOSING[flag]}; leave it out, and say it with "
+                f"{_spec(flag).env} in the environment"
             )
 
 

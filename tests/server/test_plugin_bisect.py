@@ -145,6 +145,7 @@ def test_a_run_that_does_not_end_has_failed(bisect: Any) -> None:
         ((), "a command is needed"),
         (("--", "server", "run", "--disable-plugins", "a"), "--disable-plugins would win"),
         (("--", "server", "run", "--no_plugins"), "HOOKSERVE_NO_PLUGINS in the environment"),
+        (("--", "server", "run", "--plugin=./a.py"), "say it with HOOKSERVE_PLUGIN in the env"),
         (("--timeout", "0", "--", "true"), "--timeout 0"),
     ],
 )
