@@ -23,6 +23,7 @@ from .errors import ConfigError, ModelFileError
 from .model_files import read_model_files
 from .model_registry import constructor_arguments, is_old_style, resolve_architecture
 from .model_shape import wrong_field
+from .quantized import anybody
 from .vllm_config import HfConfig, LoadConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from .weight_iterators import iterate_gguf, iterate_safetensors
 
@@ -85,7 +86,7 @@ class DefaultModelLoader(BaseModelLoader):
 
     def _prepare_weights(self, model_name_or_path: str) -> tuple[str, list[str]]:
         """The folder and the weight files to read, in order."""
-        files = read_model_files(model_name_or_path, lambda method: True)  # asked in front
+        files = read_model_files(model_name_or_path, anybody)  # front has asked
         if files.format != "safetensors":
             raise ModelFileError(
                 f"{model_name_or_path}: holds {files.format} weights, which this loader does not "

@@ -76,8 +76,8 @@ class ModelRunner:
         self.model: Any = None
         self.model_name = ""
         self.model_owner = ""
-        self._model_plugin: Plugin | None = None
         """Identity of the plugin that registered the model."""
+        self._model_plugin: Plugin | None = None
         self.model_parts: list[str] = []
         """What else it was built with by name, and whose that is."""
         self.kv_caches: dict[str, torch.Tensor] = {}

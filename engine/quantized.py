@@ -59,6 +59,11 @@ def nobody(method: str) -> bool:
     return False
 
 
+def anybody(method: str) -> bool:
+    """Accepts every method."""
+    return True
+
+
 def check_quantized(where: str, found: Quantized | None, accepts: Accepts = nobody) -> None:
     """
     Raises:
@@ -75,9 +80,7 @@ def check_quantized(where: str, found: Quantized | None, accepts: Accepts = nobo
 def accepted(args: EngineArgs, host: Host) -> Accepts:
     """What is read with these arguments and plugins."""
     if args.quantization is not None:
-        return lambda method: (
-            True
-        )  # whether it is the one that is named, ``choose_quantization`` says
+        return anybody  # whether it is the one that is named, ``choose_quantization`` says
     return lambda method: host.registry("quantization").get(method) is not None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -222,12 +223,12 @@ class CpuKernels:
         """
         sequences, kv_heads, group, size = query.shape
         query = _dense(query, (group * size, size, 1), "queries", metadata.num_decode_reqs)
-        lengths, parts, scratch = _step_buffers(metadata, kv_heads * group * (size + 2))
+        tables, lengths, parts, scratch = _step_buffers(metadata, kv_heads * group * (size + 2))
         out = torch.empty(query.shape, dtype=query.dtype)
         call = _Decode(
             query.data_ptr(),
             cache.data_ptr(),
-            metadata.block_tables.data_ptr(),
+            tables.data_ptr(),
             lengths.data_ptr(),
             scratch.data_ptr(),
             out.data_ptr(),
@@ -236,7 +237,7 @@ class CpuKernels:
             group,
             size,
             metadata.block_size,
-            metadata.block_tables.stride(0),
+            tables.shape[1],
             query.stride(0),
             parts,
             window or 0,
@@ -269,14 +270,29 @@ def _dense(given: torch.Tensor, strides: tuple[int, ...], what: str, num_rows: i
     return given if given.stride()[1:] == strides else given.contiguous()
 
 
-def _step_buffers(metadata: AttentionMetadata, row: int) -> tuple[torch.Tensor, int, torch.Tensor]:
-    """Lengths of the decoding sequences, parts of the longest, and memory for ``row`` numbers of
-    each part, which the layers of a step share."""
+class _StepBuffers(NamedTuple):
+    """What the layers of a step share."""
+
+    tables: torch.Tensor
+    """``[sequences, max_blocks]`` int64, without gaps."""
+    lengths: torch.Tensor
+    """Of the decoding sequences, int64."""
+    parts: int
+    """Of the longest of them."""
+    scratch: torch.Tensor
+
+
+def _step_buffers(metadata: AttentionMetadata, row: int) -> _StepBuffers:
+    """Of layers that need ``row`` numbers for each part of a sequence."""
     name = ("attend decode", row)
-    held: tuple[torch.Tensor, int, torch.Tensor] | None = metadata.cache.get(name)
+    held: _StepBuffers | None = metadata.cache.get(name)
     if held is None:
         lengths = metadata.seq_lens[: metadata.num_decode_reqs]
         parts = -(-max(lengths) // SPLIT)
-        scratch = torch.empty(len(lengths) * parts * row, dtype=torch.float32)
-        held = metadata.cache[name] = torch.tensor(lengths), parts, scratch
+        held = metadata.cache[name] = _StepBuffers(
+            metadata.block_tables.contiguous(),
+            torch.tensor(lengths),
+            parts,
+            torch.empty(len(lengths) * parts * row, dtype=torch.float32),
+        )
     return held
