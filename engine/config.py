@@ -39,6 +39,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most log-probabilities a token that a request may ask for; -1: no limit."""
     quantization: str | None = None
     """Name in the registry of quantizations, or a class path; ``None``: weights are plain."""
+    logits_processors: tuple[str, ...] = ()
+    """Class paths, beside what plugins declare."""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Token budget of one step, prompt chunks and decoded tokens together."""
     policy: str = "fcfs"
     """One of ``SCHEDULING_POLICIES``."""
+    scheduler_cls: str = "default"
+    """Name in the registry of schedulers, or a class path."""
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):

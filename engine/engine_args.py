@@ -42,6 +42,7 @@ from .model_choices import (
 )
 from .plugin_arguments import ask_plugins
 from .plugin_code import import_platform
+from .processor_classes import processor_paths
 from .quantized import (
     accepted,
     check_platform_takes,
@@ -164,6 +165,14 @@ class EngineArgs:
             minimum=-1,
         ),
     ] = 20
+    logits_processors: Annotated[
+        tuple[str, ...],
+        Setting(
+            "class paths of logits processors, applied behind those of the plugins",
+            group="Model",
+            metavar="MODULE:CLASS",
+        ),
+    ] = ()
     seed: Annotated[
         int, Setting("seed of the engine's own random numbers", group="Model", minimum=0)
     ] = 0
@@ -199,6 +208,9 @@ class EngineArgs:
             choices=SCHEDULING_POLICIES,
         ),
     ] = "fcfs"
+    scheduler_cls: Annotated[
+        str, Setting("name of a registered scheduler, or a class path", group="Engine")
+    ] = "default"
     enable_prefix_caching: Annotated[
         bool, Setting("reuse the KV cache of a prompt's known beginning", group="Engine")
     ] = True
@@ -293,6 +305,7 @@ class EngineArgs:
             chat_template=read_chat_template(self),
             max_logprobs=self.max_logprobs,
             quantization=quantization,
+            logits_processors=processor_paths(self.logits_processors),
         )
 
     def _choose_quantization(
@@ -350,6 +363,7 @@ class EngineArgs:
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,
                 policy=self.scheduling_policy,
+                scheduler_cls=self.scheduler_cls,
             ),
             parallel=ParallelConfig(
                 tensor_parallel_size=self.tensor_parallel_size,

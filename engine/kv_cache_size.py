@@ -8,6 +8,12 @@ from .vllm_config import VllmConfig
 _MIB = 2**20
 
 
+def longest_request(max_model_len: int, num_tokens: int) -> int:
+    """Most tokens that a request may come to have, prompt and output, where the whole cache holds
+    ``num_tokens``. Its last token is never computed, so it needs no place there."""
+    return min(max_model_len, num_tokens + 1)
+
+
 def choose_num_blocks(
     vllm_config: VllmConfig, *, block_bytes: int, free_bytes: int, free_reason: str
 ) -> tuple[int, str]:

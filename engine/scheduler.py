@@ -14,13 +14,16 @@ Plugins may order those that wait, and choose who is preempted (``scheduler_hook
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
+from typing import ClassVar
 
 from hookserve.hookspecs.calls import Calls
 
 from .errors import ConfigError
 from .kv_cache import KVCacheManager
+from .kv_cache_size import longest_request
 from .messages import (
     EngineCoreOutput,
     PrefixCacheStats,
@@ -32,6 +35,7 @@ from .request import Request, RequestStatus
 from .request_queue import make_queue
 from .sampling_rules import SamplingParamsError
 from .scheduler_hooks import SchedulerHooks
+from .scheduler_interface import CAPABILITIES, SchedulerInterface
 from .step import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from .vllm_config import VllmConfig
 
@@ -78,9 +82,31 @@ class StepCounts:
         return PrefixCacheStats(requests, queries, hits, again, queries_again, hits_again)
 
 
-class Scheduler:
-    """Continuous batching over a paged cache. ``schedule`` and ``update_from_output`` alternate."""
+class Scheduler(SchedulerInterface):
+    """Continuous batching over a paged cache. Plugins subclass it and replace some of its parts;
+    each is looked up anew whenever it is used."""
 
+    capabilities: ClassVar[frozenset[str]] = frozenset(CAPABILITIES)
+    carried_by: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+        {
+            "chunked_prefill": ("schedule", "_schedule_prompts", "_give_chunk"),
+            "prefix_caching": ("schedule", "_schedule_prompts", "_admit", "admit"),
+            "preemption": ("schedule", "_schedule_decodes", "_extend", "_preempt"),
+            "priority": ("schedule", "_schedule_prompts", "_rank_prompts", "precedence"),
+            "order_waiting": ("schedule", "order", "_waiting_in_order", "_order"),
+            "select_victim": (
+                "schedule",
+                "_schedule_decodes",
+                "_extend",
+                "_select_victim",
+                "victim",
+            ),
+            "after_schedule": ("schedule", "scheduled"),
+        }
+    )
+    """By which names it comes to use each capability, from the outside in. Who replaces one of them
+    by code that has neither that name nor a later one loses the capability, unless the class states
+    its own ``capabilities``."""
     shared_prompt_tokens = 384
     """Prompt tokens of a step that others wait for: decoding requests for their next token, other
     prompts for their first. More of them in one step are computed no faster (from 128 on a token
@@ -95,12 +121,10 @@ class Scheduler:
         block_size: int,
         calls: Calls | None = None,
     ) -> None:
-        """
-        Args:
-            vllm_config: limits, and whether prefixes are cached.
-            num_blocks: blocks of the cache.
-            block_size: tokens a block.
-            calls: the plugins' hooks; ``None``: there are no plugins.
+        """As the interface says.
+
+        Raises:
+            ConfigError: a step's budget that is too small for its requests.
         """
         config = vllm_config.scheduler_config
         self.max_num_seqs = config.max_num_seqs
@@ -117,8 +141,7 @@ class Scheduler:
             block_size,
             enable_prefix_caching=vllm_config.cache_config.enable_prefix_caching,
         )
-        # The last token of a request is never computed, so it needs no place in the cache.
-        self.max_num_tokens = min(self.max_model_len, self.kv_cache.num_tokens_capacity + 1)
+        self.max_num_tokens = longest_request(self.max_model_len, self.kv_cache.num_tokens_capacity)
         self.requests: dict[str, Request] = {}
         self.waiting = make_queue(config.policy)
         self.running: list[Request] = []
@@ -211,6 +234,9 @@ class Scheduler:
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting)
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -474,6 +500,9 @@ class Scheduler:
 
     # -- reports --------------------------------------------------------------------------------
 
+    def get_kv_cache_usage(self) -> float:
+        return self.kv_cache.usage
+
     def num_pending_tokens(self) -> int:
         """Known tokens that no step has computed yet, of requests that the next step may take."""
         # Which ones plugins will put first is not known before they do.
@@ -481,11 +510,6 @@ class Scheduler:
         return sum(r.num_uncomputed_tokens for r in (*self.running, *waiting))
 
     def make_stats(self, step_counter: int, elapsed_s: float | None = None) -> SchedulerStats:
-        """Gauges now, and counts since the last call.
-
-        Args:
-            elapsed_s: how long the step took; ``None``: there was none.
-        """
         counts, self.counts = self.counts, StepCounts()
         details = None
         if elapsed_s is not None:
@@ -500,7 +524,7 @@ class Scheduler:
         return SchedulerStats(
             num_running_reqs=len(self.running),
             num_waiting_reqs=len(self.waiting),
-            kv_cache_usage=self.kv_cache.usage,
+            kv_cache_usage=self.get_kv_cache_usage(),
             step_counter=step_counter,
             num_preempted_reqs=counts.preempted,
             num_prompt_tokens=counts.prompt_tokens,

@@ -70,6 +70,7 @@ class ModelConfig:
     architectures: list[str]
     max_logprobs: int
     quantization: str | None = None
+    logits_processors: list[str] = field(default_factory=list)
     runner_type: str = "generate"
     _dtype: Any = field(default=None, repr=False)
 
@@ -135,6 +136,8 @@ class SchedulerConfig:
     max_num_batched_tokens: int
     max_model_len: int
     policy: str
+    scheduler_cls: str
+    """Name or class path."""
     enable_chunked_prefill: bool = True
     async_scheduling: bool = False
 
@@ -236,6 +239,7 @@ class VllmConfig:
                 architectures=list(model.architectures),
                 max_logprobs=model.max_logprobs,
                 quantization=model.quantization,
+                logits_processors=list(model.logits_processors),
             ),
             cache_config=CacheConfig(
                 block_size=config.cache.block_size,
@@ -248,6 +252,7 @@ class VllmConfig:
                 max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
                 max_model_len=model.max_model_len,
                 policy=config.scheduler.policy,
+                scheduler_cls=config.scheduler.scheduler_cls,
             ),
             parallel_config=ParallelConfig(
                 tensor_parallel_size=config.parallel.tensor_parallel_size,

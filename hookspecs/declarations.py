@@ -24,6 +24,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "model_source": (Named,),
     "model_loader": (Named,),
     "executor": (Named,),
+    "scheduler": (Named,),
     "attention_backend": (Named,),
     "quantization": (Named,),
     "hf_config": (Named,),

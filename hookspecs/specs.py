@@ -122,6 +122,18 @@ def executor(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("engine",), failure="refuse", kind="scheduler")
+def scheduler(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare schedulers, chosen by ``--scheduler-cls``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: engine.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="collect", roles=("worker",), failure="refuse", kind="attention_backend")
 def attention_backend(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """Declare attention backends, chosen by ``--attention-backend``.

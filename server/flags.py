@@ -298,6 +298,7 @@ _ENGINE = (
         "max-num-batched-tokens",
         "max-num-seqs",
         "scheduling-policy",
+        "scheduler-cls",
     ),
     Flag(
         "gpu-memory-utilization",
@@ -317,7 +318,6 @@ _ENGINE = (
     *_refused(
         "the queue has the server's own bound", "max-num-queued-reqs", "max-num-queued-tokens"
     ),
-    *_refused("schedulers do not come through a hook yet", "scheduler-cls"),
     *_refused("steps do not overlap yet", "async-scheduling", arity="none"),
     Flag("enable-chunked-prefill", "no effect", "prompts are always computed in chunks", "none"),
     *_refused("every token is streamed as it comes", "stream-interval", neutral=("1",)),

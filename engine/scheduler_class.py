@@ -1,0 +1,158 @@
+"""Which class the scheduler is: found by name or path, refused where it cannot be driven, and what
+it does without. How its methods are called is ``scheduler_guard``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from hookserve.hookspecs.errors import PluginError
+
+from .errors import ConfigError
+from .plugin_code import as_plugin
+from .scheduler import Scheduler
+from .scheduler_guard import SchedulerGuard
+from .scheduler_interface import CAPABILITIES, SchedulerInterface
+from .vllm_config import VllmConfig
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
+logger = logging.getLogger(__name__)
+
+DEFAULT = "default"
+NUM_ARGUMENTS = {
+    "__init__": 4,
+    "add_request": 1,
+    "finish_requests": 2,
+    "get_num_unfinished_requests": 0,
+    "get_request_counts": 0,
+    "schedule": 0,
+    "update_from_output": 2,
+    "reset_prefix_cache": 0,
+    "has_unfinished_requests": 0,
+    "get_kv_cache_usage": 0,
+    "num_pending_tokens": 0,
+    "make_stats": 2,
+    "check_integrity": 0,
+    "shutdown": 0,
+}
+"""What the engine calls, and with how many arguments, all by position."""
+HOOKS = ("order_waiting", "select_victim", "after_schedule")
+"""Capabilities that are hooks: where nobody implements one nothing is lost without it."""
+
+
+def make_scheduler(
+    vllm_config: VllmConfig, num_blocks: int, block_size: int, host: Host
+) -> tuple[SchedulerInterface, SchedulerGuard]:
+    """An instance of ``scheduler_config.scheduler_cls``, a name or a class path, and what its
+    methods are called through.
+
+    Raises:
+        UnknownNameError: a name that nobody registered; with the nearest ones.
+        hookserve.hookspecs.PluginError: a class that cannot be imported, that lacks a method, or
+            that raises; the method's name is in the message.
+        ConfigError: settings that this scheduler cannot work with.
+    """
+    name = vllm_config.scheduler_config.scheduler_cls
+    found = host.registry("scheduler").resolve(name)
+    claim = host.registry("scheduler").get(name)
+    owner = None if claim is None else claim.plugin
+    guard = SchedulerGuard(name, owner)
+    fault = find_fault(found)
+    if fault is not None:
+        identity = name if owner is None else owner.identity
+        raise PluginError(identity, "register", f"scheduler '{name}': {fault}")
+    lacks = [each for each in CAPABILITIES if each not in capabilities_of(found)]
+    if "priority" in lacks and vllm_config.scheduler_config.policy == "priority":
+        raise ConfigError(
+            f"--scheduling-policy priority: {guard.who} knows no priorities; use fcfs, or another "
+            "--scheduler-cls"
+        )
+    _tell(guard.who, found, lacks, host)
+    with as_plugin(host, owner, guard.who):
+        made: SchedulerInterface = found(vllm_config, num_blocks, block_size, host.calls)
+    return made, guard
+
+
+def find_fault(found: Any) -> str | None:
+    """Why the engine cannot drive what was found, in words; ``None``: it can."""
+    if not isinstance(found, type):
+        return f"{found!r:.120} is not a class"
+    abstract: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+    missing = [
+        method
+        for method in NUM_ARGUMENTS
+        if method in abstract or not callable(getattr(found, method, None))
+    ]
+    if missing:
+        return (
+            f"{found.__qualname__} lacks {', '.join(missing)}; expected every method of "
+            f"{SchedulerInterface.__module__}.{SchedulerInterface.__qualname__}"
+        )
+    faults = (_wrong_signature(found, method) for method in NUM_ARGUMENTS)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _wrong_signature(found: type, method: str) -> str | None:
+    """What does not fit the way in which the engine calls the method; ``None``: nothing."""
+    function = inspect.getattr_static(found, method)
+    try:
+        signature = inspect.signature(getattr(found, method))
+    except ValueError:  # of compiled code that does not say
+        return None
+    count = NUM_ARGUMENTS[method] + (not isinstance(function, classmethod | staticmethod))
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return (
+            f"{found.__qualname__}.{method}{signature} is called with "
+            f"{NUM_ARGUMENTS[method] or 'no'} arguments"
+        )
+    return None
+
+
+def capabilities_of(found: type) -> frozenset[str]:
+    """What the class states, without what it loses by the parts of the default that it replaces
+    (``Scheduler.carried_by``)."""
+    lost: set[str] = set()
+    for cls in found.__mro__:
+        stated = vars(cls).get("capabilities")
+        if stated is not None:
+            return frozenset(stated) - lost
+        lost |= {
+            capability
+            for capability, way in Scheduler.carried_by.items()
+            if any(_breaks(cls, way[at:]) for at in range(len(way)))
+        }
+    return frozenset()
+
+
+def _breaks(cls: type, way: Sequence[str]) -> bool:
+    """Whether the class has a method with the first name that goes on by none of the names."""
+    method = vars(cls).get(way[0])
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    return code is not None and _names(code).isdisjoint(way)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Every attribute and global that the code uses, also in functions inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _tell(who: str, found: type, lacks: list[str], host: Host) -> None:
+    """Say what an operator loses by this class."""
+    for name in HOOKS:
+        plugins = [guard.plugin.identity for guard in host.calls.hooks[name].guards]
+        if name in lacks and plugins:
+            logger.warning(
+                "%s does not ask the hook %s, which %s implements", who, name, " and ".join(plugins)
+            )
+    if lacks:
+        without = "; ".join(f"{name} ({CAPABILITIES[name]})" for name in lacks)
+        logger.warning("%s, %s, does without: %s", who, found.__qualname__, without)
