@@ -40,15 +40,25 @@ def close_endpoints(
 
 
 def _check_entry(entry: str, plugins: Sequence[Plugin], say: Callable[[str], None]) -> None:
-    """An entry that is no endpoint's name must be a plugin's; but one that failed cannot say how
-    its endpoints are called, and its failure must not stop the start."""
-    failed = [plugin.identity for plugin in plugins if plugin.state == "out"]
-    if failed and not any(matches(entry, plugin) for plugin in plugins):
+    """An entry that is no endpoint's name must be a plugin's; but one that failed or is blocked
+    cannot say how its endpoints are called, and that must not stop the start."""
+    silent = [
+        f"{plugin.identity}, which {'failed' if plugin.state == 'out' else 'is blocked'}"
+        for plugin in plugins
+        if plugin.state in ("out", "blocked") and _may_have_endpoints(plugin)
+    ]
+    if silent and not any(matches(entry, plugin) for plugin in plugins):
         say(
-            f"--enable-endpoints: no endpoint is called '{entry}'; perhaps it was one of "
-            f"{', '.join(failed)}, which failed"
+            f"--enable-endpoints: no endpoint is called '{entry}'; perhaps it is one of "
+            f"{'; '.join(silent)}"
         )
         return
     plugin = select(entry, plugins, "--enable-endpoints")
     if plugin.state != "active":
         say(f"--enable-endpoints: {plugin.problem() or f'{plugin.identity} is not active'}")
+
+
+def _may_have_endpoints(plugin: Plugin) -> bool:
+    """As far as its ``hookserve.toml`` says."""
+    hooks = plugin.facts.hooks
+    return "front" in plugin.facts.roles and (hooks is None or "endpoint" in hooks)

@@ -359,6 +359,25 @@ def test_the_endpoint_of_a_plugin_that_failed_does_not_stop_the_start(
     assert "bad-dist:hookserve:host_bad_ep, which failed" in line
 
 
+@pytest.mark.parametrize(
+    "settings", [{"deny": ("host_ep",)}, {"allow": ()}, {"no_plugins": True}], ids=str
+)
+def test_the_endpoint_of_a_plugin_that_is_blocked_does_not_stop_the_start(
+    settings: dict[str, Any], site: Path, make_host: Any
+) -> None:
+    install_plugin(site, "ep-dist", {"host_ep": ENDPOINT})
+    (line,) = make_host(enable_endpoints=("extra",), **settings).warnings
+    assert "no endpoint is called 'extra'; perhaps it is one of ep-dist:hookserve:host_ep" in line
+    assert line.endswith("which is blocked")
+
+
+def test_who_says_that_it_has_no_endpoint_is_not_suspected(site: Path, make_host: Any) -> None:
+    toml = "hooks = ['register_model']"
+    install_plugin(site, "ep-dist", {"host_ep": "raise OSError('no')"}, toml=toml)
+    with pytest.raises(PluginSelectionError, match="no plugin is called 'extra'"):
+        make_host(enable_endpoints=("extra",))
+
+
 def test_nobody_is_told_how_to_open_the_endpoint_of_a_plugin_that_failed(
     site: Path, make_host: Any
 ) -> None:
