@@ -1,8 +1,8 @@
 """Loads every native plugin in a process of its own, and tells what became of each.
 
 Run as ``python -P -m hookserve.server.plugin_probe --fd N``: settings come as JSON on standard
-input, the reports go as JSON to descriptor N, because a plugin may print. The deadline is the
-parent's (``probe_plugins``).
+input, the reports go as JSON to the file behind descriptor N, because a plugin may print. The
+deadline is the parent's (``probe_plugins``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 """What plugins print goes here, as their log does: standard output is for the answer."""
+_COMMAND = (sys.executable, "-P", "-m", "hookserve.server.plugin_probe")
 ROLES: tuple[Role, ...] = ("front", "engine", "worker", "cli")
 
 
@@ -56,16 +58,15 @@ def probe_plugins(settings: PluginSettings) -> Probe:
         ConfigError: the child did not end in time, or ended without a word.
     """
     deadline_s = settings.startup_hook_timeout_s
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as answer:
+    # A file: a pipe would be full before many plugins are told of, and nobody reads it meanwhile.
+    with tempfile.TemporaryFile() as answer:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hookserve.server.plugin_probe", "--fd", str(writer)],
+            [*_COMMAND, "--fd", str(answer.fileno())],
             stdin=subprocess.PIPE,
             stdout=STDERR,
-            pass_fds=(writer,),
+            pass_fds=(answer.fileno(),),
             start_new_session=True,
         )
-        os.close(writer)
         try:
             child.communicate(msgspec.json.encode(settings), timeout=deadline_s)
         except subprocess.TimeoutExpired as error:
@@ -75,6 +76,7 @@ def probe_plugins(settings: PluginSettings) -> Probe:
             ) from error
         finally:
             _end(child)
+        answer.seek(0)  # the child has moved it: the two share one place in the file
         content = answer.read()
     try:
         return msgspec.json.decode(content, type=Probe)

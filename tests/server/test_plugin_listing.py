@@ -146,6 +146,14 @@ def test_a_load_has_a_deadline(tmp_path: Path) -> None:
         probe_plugins(PluginSettings(files=(str(file),), startup_hook_timeout_s=1))
 
 
+def test_a_long_account_is_told_whole(tmp_path: Path) -> None:
+    file = tmp_path / "wordy.py"
+    file.write_text("raise ValueError('x' * 200_000)\n")
+    probe = probe_plugins(PluginSettings(files=(str(file),), startup_hook_timeout_s=20))
+    (report,) = (report for report in probe.reports if report.identity == "file:wordy")
+    assert report.error == f"ValueError: {'x' * 200_000}"
+
+
 def test_a_list_of_twenty_plugins_imports_none_and_costs_little(tmp_path: Path) -> None:
     """Compared with starting Python for the same settings, so that a slow machine moves both, and
     in time of the processor, so that a busy one moves neither."""
