@@ -6,7 +6,6 @@ In this order, until one knows. What is done with a request of which nobody know
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from hookserve.hookspecs import Host, PluginError, Principal, RequestHead, RequiredPluginError
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.deadline import OutOfTimeError, within
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
@@ -154,17 +154,16 @@ class Chosen:
         """Raises:
         PluginError: it failed, took too long, or gave what is no principal.
         """
-        budget = asyncio.timeout(self.budget_s)
         try:
             with enter(self.plugin):
-                async with budget:
-                    answer = await self.instance.authenticate(head)
+                work = self.instance.authenticate(head)
+                answer = await within(self.budget_s, work, f"authenticator {self.name}")
             if answer is not None:
                 check_principal(answer)
         except caught() as error:
             owner = self.name if self.plugin is None else self.plugin.identity
-            what = f"no answer within {self.budget_s:g} s"
-            message = what if budget.expired() else describe_error(error)
+            is_late = isinstance(error, OutOfTimeError)
+            message = str(error) if is_late else describe_error(error)
             raise PluginError(owner, "run", f"authenticator {self.name}: {message}") from error
         principal: Principal | None = answer
         return principal

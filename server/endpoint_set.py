@@ -21,6 +21,7 @@ from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.deadline import OutOfTimeError, within
 from hookserve.hookspecs.notify_loop import caught
 
 from .errors import ApiError, ReplyCutShort
@@ -91,12 +92,13 @@ class EndpointSet:
         """What went wrong, or nothing."""
         try:
             with self._host.enter(served.claim.plugin):
-                async with asyncio.timeout(INIT_BUDGET_S) as budget:
-                    await served.instance.init_state(client, state, settings)
+                name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
+                work = served.instance.init_state(client, state, settings)
+                await within(INIT_BUDGET_S, work, name)
         except caught() as error:
             if client.errored:
                 raise client.dead_error from error
-            if budget.expired():
+            if isinstance(error, OutOfTimeError):
                 return f"it took more than {INIT_BUDGET_S:g} s"
             return _describe(error)
         return None
@@ -117,8 +119,8 @@ class EndpointSet:
                 continue
             try:
                 with self._host.enter(served.claim.plugin):
-                    async with asyncio.timeout(SHUTDOWN_BUDGET_S):
-                        await stop()
+                    name = f"shutdown of endpoint {served.claim.name} of {served.claim.owner}"
+                    await within(SHUTDOWN_BUDGET_S, stop(), name)
             except caught() as error:
                 logger.warning(
                     "plugin %s: shutdown of endpoint %s: %s",
@@ -275,7 +277,7 @@ class OwnedRoute(BaseRoute):
         exchange = Exchange(scope, receive, send)
         task = asyncio.current_task()
         if task is not None:
-            task.set_name(f"{scope['path']} of plugin {self.claim.owner}")
+            task.set_name(f"{scope['path']!r} of plugin {self.claim.owner}")
         try:
             with enter(self.claim.plugin):
                 await self.route.handle(scope, exchange.receive, exchange.send)
@@ -284,7 +286,7 @@ class OwnedRoute(BaseRoute):
             raise
         except caught() as error:
             logger.exception(
-                "plugin %s: endpoint %s failed at %s",
+                "plugin %s: endpoint %s failed at %r",
                 self.claim.owner,
                 self.claim.name,
                 scope["path"],

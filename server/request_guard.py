@@ -62,7 +62,7 @@ class RequestGuard:
         except ClientDisconnect:
             return  # in the middle of its own request: there is nobody to answer
         except caught():
-            logger.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
+            logger.exception("request %s failed: %s %r", request_id, scope["method"], scope["path"])
             if is_started:
                 raise ReplyCutShort from None
             await internal_error(request_id).response()(scope, receive, send_with_id)

@@ -259,6 +259,83 @@ def test_a_task_that_swallows_its_cancellation_does_not_keep_the_loop(
         loop.close()
 
 
+def test_a_path_cannot_write_lines_of_its_own_into_the_log(
+    serve_script: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            return Endpoint("failing", lambda: self)
+
+        def routes(self) -> list[Route]:
+            return [Route("/fails/{name}", self.fail)]
+
+        async def fail(self, request: Request) -> None:
+            raise ZeroDivisionError
+
+    async def run() -> None:
+        async with (
+            serve_script(say("a"), plugins=[Failing()]) as served,
+            listening(served.runtime) as port,
+        ):
+            path = "/fails/a%0aINFO all is well%1b[2J".replace(" ", "%20")
+            assert (await exchange(port, get(path))).startswith(b"HTTP/1.1 500 ")
+            # The same where it is the server itself that fails.
+            monkeypatch.setattr("hookserve.server.endpoint_set.refusal_of", lambda *given: 1 / 0)
+            assert (await exchange(port, get(path))).startswith(b"HTTP/1.1 500 ")
+
+    asyncio.run(run())
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert len(lines) == 2 and not any("\n" in line or "\x1b" in line for line in lines)
+
+
+class Stubborn:
+    """A plugin with an endpoint whose coroutines swallow their cancellation."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    @hookimpl
+    def endpoint(self) -> Endpoint:
+        return Endpoint("stubborn", lambda: self)
+
+    def routes(self) -> list[Route]:
+        return [Route("/stubborn", lambda request: PlainTextResponse("here"))]
+
+    async def init_state(self, client: Any, state: Any, settings: Any) -> None:
+        while not self.is_over:
+            with contextlib.suppress(BaseException):
+                await asyncio.sleep(0.01)
+
+    async def shutdown(self) -> None:
+        await self.init_state(None, None, None)
+
+
+def test_an_endpoint_that_swallows_its_cancellation_is_left_alone(
+    serve_script: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start it is not served then, and at the end nobody waits for it."""
+    plugin = Stubborn()
+    plugin.is_over = True
+
+    async def run() -> None:
+        async with serve_script(say("a"), plugins=[plugin]) as served:
+            runtime = served.runtime
+            assert (await served.http.get("/stubborn")).text == "here"
+            plugin.is_over = False
+            await runtime.endpoints.shutdown()
+            monkeypatch.setattr("hookserve.server.endpoint_set.INIT_BUDGET_S", 0.05)
+            await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
+            assert (await served.http.get("/stubborn")).status_code == 404
+            plugin.is_over = True
+            await asyncio.sleep(0.05)  # what was left alone ends before its event loop does
+
+    monkeypatch.setattr("hookserve.server.endpoint_set.SHUTDOWN_BUDGET_S", 0.05)
+    asyncio.run(asyncio.wait_for(run(), 10))
+    (late,) = [r.getMessage() for r in caplog.records if "shutdown of endpoint" in r.getMessage()]
+    assert "object:Stubborn" in late and "no end within 0.05 s" in late
+
+
 def test_an_exit_in_a_callback_is_told_and_the_work_is_cleaned_up() -> None:
     cleaned = []
 
