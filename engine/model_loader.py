@@ -29,12 +29,34 @@ from .weight_iterators import iterate_gguf, iterate_safetensors
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
-
+    from hookserve.hookspecs.calls import Calls
 
 logger = logging.getLogger(__name__)
 
-
 Weights = Iterator[tuple[str, torch.Tensor]]
+
+
+class _WeightChanges:
+    """What the hook ``weights`` makes of a loader's stream, and whether the loader asked."""
+
+    def __init__(self, calls: Calls, vllm_config: VllmConfig) -> None:
+        self._calls = calls
+        self._vllm_config = vllm_config
+        self._is_used = False
+
+    def __call__(self, weights: Weights) -> Weights:
+        self._is_used = True
+        return self._calls.weights(weights, self._vllm_config)
+
+    def tell_if_unused(self, loader: type[BaseModelLoader]) -> None:
+        if not self._is_used:
+            guards = self._calls.hooks["weights"].guards
+            logger.warning(
+                "the loader %s hands no weights through change_weights: the hook weights of %s is "
+                "not called",
+                loader.__qualname__,
+                ", ".join(guard.plugin.identity for guard in guards),
+            )
 
 
 class BaseModelLoader(ABC):
@@ -74,6 +96,8 @@ class BaseModelLoader(ABC):
         self.download_model(model_config)
         model = self.create_model(vllm_config, model_config, prefix)
         self.load_weights(model, model_config)
+        if isinstance(self.change_weights, _WeightChanges):
+            self.change_weights.tell_if_unused(type(self))
         process_weights_after_loading(model, model_config)
         return model.eval()
 
@@ -182,8 +206,7 @@ def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseM
         )
     loader = loader_class(vllm_config.load_config)
     if host.calls.hooks["weights"].guards:
-        calls = host.calls
-        loader.change_weights = lambda weights: calls.weights(weights, vllm_config)
+        loader.change_weights = _WeightChanges(host.calls, vllm_config)
     return loader
 
 

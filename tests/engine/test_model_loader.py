@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from hookserve.engine import LLM
 from hookserve.engine.errors import ConfigError, ModelFileError, UnknownArchitectureError
 from hookserve.engine.model_loader import (
     DefaultModelLoader,
@@ -321,3 +323,27 @@ def test_a_llama_without_its_norms_epsilon_is_refused(tiny_llama: Path) -> None:
     del config.model_config.hf_config.rms_norm_eps
     with pytest.raises(ModelFileError, match=r"nothing under 'rms_norm_eps'.*LlamaForCausalLM"):
         load_model(config)
+
+
+class OwnReader(DefaultModelLoader):
+    def load_weights(self, model: Any, model_config: Any) -> None:
+        model.load_weights(self.get_all_weights(model_config, model))
+
+
+class Changer:
+    @hookimpl
+    def model_loader(self) -> Named:
+        return Named("own", OwnReader)
+
+    @hookimpl
+    def weights(self, iterator: Any) -> Any:
+        raise AssertionError("nobody asks")
+
+
+def test_a_loader_that_keeps_its_stream_from_plugins_is_named(
+    tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "hookserve"):
+        LLM(str(tiny_llama), load_format="own", plugins=[Changer()]).shutdown()
+    assert "OwnReader hands no weights" in caplog.text
+    assert "the hook weights of object:Changer is not called" in caplog.text
