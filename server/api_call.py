@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from .errors import ApiError, bad_request, engine_failure, plugin_failure, refus
 from .openai_request import MAX_BYTES_ON_LOOP, read_request, serving_of
 from .request_context import head_of, principal_of, request_id_of
 from .response_filter import ResponseFilter
+from .sampling import sampling_params
 from .serving import Serving
 from .wire_json import RequestDecoder
 
@@ -123,15 +125,34 @@ class ApiCall:
             ValueError, TypeError: with what is wrong with it, all the plugin's fault.
         """
         try:
-            body = msgspec.json.encode(changed.body)
+            # Not msgspec's: it writes bytes as base64, and null for numbers that JSON has not.
+            body = json.dumps(changed.body, allow_nan=False).encode()
             self.wanted, _ = await _off_loop(len(body), self._decoder.decode, body)
             self.checked = self._check(self.serving, self.wanted)
+            self._check_sampling()
         except ApiError as error:
             raise ValueError(f"the changed body is refused: {error.message}") from error
         except RequestError as error:
             raise ValueError(f"the changed body is refused: {error}") from error
         return msgspec.structs.replace(
             changed, model=self.checked.model, body=await _off_loop(len(body), _decode, body)
+        )
+
+    def _check_sampling(self) -> None:
+        """What a route checks of a request's own fields when it knows the prompt; without it here.
+
+        Raises:
+            ApiError: 400.
+        """
+        serving = self.serving
+        sampling_params(
+            self.wanted,
+            serving.defaults,
+            serving.limits,
+            max_tokens=[serving.engine_config.model.max_model_len],
+            bad_words_token_ids=(),
+            best_of=None,
+            logprobs=self.checked.num_logprobs,
         )
 
     async def admit(self) -> None:

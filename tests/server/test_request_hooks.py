@@ -199,6 +199,12 @@ def test_a_refusal_is_the_reply_and_nobody_else_is_asked(serve_script: Any) -> N
     assert [(r.finish_reason, r.error) for r in observer.records] == [("error", "once a day")] * 2
 
 
+def _in_itself(request: ApiRequest) -> ApiRequest:
+    body = {**request.body}
+    body["metadata"] = body
+    return replace(request, body=body)
+
+
 WRONG: dict[str, Callable[[ApiRequest], Any]] = {
     "no request": lambda request: {"prompt": "a"},
     "unknown field": lambda request: with_body(request, temprature=1),
@@ -209,6 +215,12 @@ WRONG: dict[str, Callable[[ApiRequest], Any]] = {
     "unserved option": lambda request: with_body(request, priority=1),
     "no JSON": lambda request: with_body(request, prompt=object()),
     "no text": lambda request: with_body(request, prompt="\ud800"),
+    "bytes": lambda request: with_body(request, prompt=b"abc"),
+    "no number": lambda request: with_body(request, temperature=float("nan")),
+    "a number without end": lambda request: with_body(request, max_tokens=float("inf")),
+    "a body in itself": lambda request: _in_itself(request),
+    "an empty stop text": lambda request: with_body(request, stop=["a", ""]),
+    "a token that is none": lambda request: with_body(request, stop_token_ids=[10**6]),
     "no mapping": lambda request: replace(request, body=[1]),
     "another id": lambda request: replace(request, request_id="mine"),
     "another route": lambda request: replace(request, route=CHAT),
@@ -385,7 +397,7 @@ class Tenant:
         self.told.append(("admit", principal.name))
 
     @hookimpl
-    def metric_labels(self, principal: Principal) -> dict[str, str]:
+    async def metric_labels(self, principal: Principal) -> dict[str, str]:
         self.told.append(("metric_labels", principal.name))
         return {"tenant": principal.name}
 
