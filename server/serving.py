@@ -158,10 +158,12 @@ class Serving:
         Args:
             request: as plugins know it, if any wants to.
         """
-        if request is not None and self.host.calls.hooks["metric_labels"].guards:
+        hooks = self.host.calls.hooks
+        if request is not None and hooks["metric_labels"].guards:
             self._spawn(self._report_labelled(record, request, principal))
-        else:
-            self._count(record)
+            return
+        self._count(record)
+        if hooks["request_finished"].guards:
             self._spawn(self.host.calls.request_finished(record))
 
     async def _report_labelled(
