@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from itertools import islice
 from time import perf_counter
@@ -139,9 +139,11 @@ class Hook:
                 raise
             if call is None or not call.done() or call.cancelled():
                 raise self._given_up(guard, call) from error
-            result = call.result().unwrap()  # ended in time: somebody else held the loop up
-            self.refuse_awaitable(result)
-            self._check(result)
+            result = call.result().unwrap()
+            if inspect.isawaitable(result):  # and that has not come to an end
+                _close(result)
+                raise self._given_up(guard, None) from error
+            self._check(result)  # ended in time: somebody else held the loop up
         finally:
             elapsed_s = perf_counter() - started
             guard.sample(elapsed_s)
@@ -189,8 +191,7 @@ class Hook:
         """
         if not inspect.isawaitable(result):
             return
-        if inspect.iscoroutine(result):
-            result.close()
+        _close(result)
         raise TypeError(f"hook {self.info.name} cannot wait, and was given an awaitable")
 
     def _check(self, result: Any) -> None:
@@ -343,6 +344,12 @@ class Notify(Hook):
                 self.refuse_awaitable(outcome.unwrap())
             except caught() as error:
                 self.failed(guard, error)
+
+
+def _close(awaitable: Awaitable[Any]) -> None:
+    """A coroutine that is thrown away without having been awaited is a warning."""
+    if inspect.iscoroutine(awaitable):
+        awaitable.close()
 
 
 HOOK_CLASSES: dict[str, type[Hook]] = {

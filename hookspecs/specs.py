@@ -368,14 +368,14 @@ def before_response(
     """
 
 
-@hookspec(call="collect", roles=("front",), failure="observe")
+@hookspec(call="collect", roles=("front",), failure="observe", may_await=True)
 def metric_labels(
     request: ApiRequest, principal: Principal | None, ctx: PluginContext
-) -> Mapping[str, str] | None:
+) -> Mapping[str, str] | Awaitable[Mapping[str, str] | None] | None:
     """Label a finished request in the metrics; of each label 100 values are kept apart, the rest
     is ``other``.
 
-    Returns: label names and values, or ``None``.
+    Returns: label names and values, or ``None``; may be a coroutine function.
     Runs in: front.
     Called: once for each request, at its end (collect).
     Fails: logged once and counted; off after 5 failures in 60 s (observe).

@@ -409,6 +409,20 @@ def test_a_coroutine_that_holds_the_event_loop_up_is_told_so() -> None:
         asyncio.run(hook.ask(same, 1))
 
 
+def test_what_a_plain_function_returns_has_the_same_deadline() -> None:
+    async def later() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    def promises(value: Any) -> Any:
+        return later()
+
+    hook = make(First, promises, failure="request", budget_s=0.05)
+    with pytest.raises(PluginError, match=r"file:promises.*TimeoutError: no end within 0\.05 s"):
+        asyncio.run(hook.ask(same, 1))
+    assert not hook.guards[0].thread.is_stuck
+
+
 def test_a_function_that_ended_in_time_has_not_held_the_loop_up() -> None:
     ended = threading.Event()
 
