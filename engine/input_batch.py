@@ -8,6 +8,7 @@ what the model does with the arrays is the model runner's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from .errors import ConfigError
 from .logit_edits import LogitEdits
 from .logprobs import PromptLogprobs
 from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from .processor_set import ProcessedRequest
 
 
 class InputBatch:
@@ -86,7 +90,7 @@ class InputBatch:
 class RequestState:
     """What the worker keeps of a request from its first step to its end, preemptions included."""
 
-    __slots__ = ("edits", "generator", "params", "prompt_logprobs")
+    __slots__ = ("edits", "generator", "params", "processed", "prompt_logprobs")
 
     def __init__(
         self,
@@ -102,3 +106,5 @@ class RequestState:
         """Until they are sent."""
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = PromptLogprobs(params.prompt_logprobs, len(prompt_token_ids))
+        self.processed: ProcessedRequest | None = None
+        """For plugins' logits processors, where there are any."""

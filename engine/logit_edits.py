@@ -85,6 +85,11 @@ class LogitEdits:
         Args:
             logits: [at most vocab], changed in place; -inf where a token is impossible.
         """
+        self.restrict(logits)
+        self.penalize(logits)
+
+    def restrict(self, logits: Row) -> None:
+        """The first half of ``apply``: all but the penalties."""
         if self._allowed is not None:
             allowed = _below(self._allowed, len(logits))
             kept = logits[allowed]
@@ -97,6 +102,9 @@ class LogitEdits:
         if len(self._bias):
             biased = _below(self._bias_ids, len(logits))
             logits[biased] += self._bias[: len(biased)]
+
+    def penalize(self, logits: Row) -> None:
+        """The second half of ``apply``."""
         if self._penalties is not None:
             # A repetition penalty may be too great or too small for float32; the sampler then fails
             # the request alone.

@@ -8,6 +8,7 @@ are drawn the sampler's, what attention does with the metadata is ``ops``'.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,19 @@ from hookserve.hookspecs import HostError, current
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.ops.context import AttentionMetadata, ForwardContext, set_forward_context
+from hookserve.ops.context import (
+    AttentionMetadata,
+    ForwardContext,
+    get_tp_group,
+    set_forward_context,
+)
 from hookserve.ops.decode_groups import DecodeMemory
 
 from .errors import EX_SOFTWARE, ConfigError, HookserveError
 from .input_batch import InputBatch, RequestState
 from .logprobs import MAX_ROWS, compute_logprobs
 from .model_registry import find_model
+from .processor_set import ProcessedRequest, ProcessorSet
 from .sampler import Sampler, SamplingMetadata
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
@@ -71,6 +78,7 @@ class ModelRunner:
             vllm_config.model_config.max_model_len,
             self.block_size,
         )
+        self.processors = ProcessorSet.build(vllm_config, current(), self.input_batch)
         # Requests without a seed get one from here: reproducible, and like the others theirs alone.
         self._seeds = torch.Generator().manual_seed(vllm_config.model_config.seed)
         self.model: Any = None
@@ -158,6 +166,8 @@ class ModelRunner:
         self._update_states(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return ModelRunnerOutput()
+        if self.processors is not None:
+            self.processors.before_forward()
         inputs = self._prepare_inputs(scheduler_output)
         logits = self._run_model(inputs)
         return self._sample(inputs, logits)
@@ -180,13 +190,25 @@ class ModelRunner:
             )
             slot = batch.add(new.req_id, new.prompt_token_ids, new.block_ids)
             batch.num_computed_tokens[slot] = new.num_computed_tokens
+            if self.processors is not None:
+                self._enter_slot(new.req_id, new.prompt_token_ids)
         cached = scheduler_output.scheduled_cached_reqs
         for req_id, token_ids in cached.all_token_ids.items():
             batch.add(req_id, token_ids, [])
+            if self.processors is not None:
+                self._enter_slot(req_id, token_ids)
         for req_id, block_ids in cached.new_block_ids.items():
             batch.append_blocks(batch.slots[req_id], block_ids)
         slots = [batch.slots[req_id] for req_id in cached.req_ids]
         batch.num_computed_tokens[slots] = cached.num_computed_tokens
+
+    def _enter_slot(self, req_id: str, token_ids: Sequence[int]) -> None:
+        """Tell the processors of a request that is new, or that was preempted and is back."""
+        assert self.processors is not None, "the caller has looked"
+        state = self.requests[req_id]
+        if state.processed is None:
+            state.processed = ProcessedRequest(state.params, token_ids)
+        self.processors.enter_slot(state.processed, self.input_batch.slots[req_id], len(token_ids))
 
     def _make_generator(self, seed: int | None) -> torch.Generator:
         if seed is None:
@@ -308,8 +330,14 @@ class ModelRunner:
             [state.generator for state in states],
             [state.edits for state in states],
         )
+        if self.processors is not None:
+            metadata.processors = self.processors
+            self.processors.begin([self._processed(state) for state in states], inputs)
         sampled = self.sampler.forward(logits, metadata)
         token_ids = sampled.sampled_token_ids[:, 0].cpu().numpy()
+        if self.processors is not None:
+            token_ids = self._agree(token_ids)
+            self.processors.end(token_ids.tolist())
         self.input_batch.append_tokens(inputs.slots[inputs.sampled_rows], token_ids)
         for row, state, token_id in zip(rows, states, token_ids.tolist(), strict=True):
             output.sampled_token_ids[row] = [token_id]
@@ -324,6 +352,16 @@ class ModelRunner:
         for index, logprobs in sampled.logprobs.items():
             output.logprobs[inputs.req_ids[rows[index]]] = [logprobs]
         return output
+
+    @staticmethod
+    def _processed(state: RequestState) -> ProcessedRequest:
+        assert state.processed is not None, "it entered a slot"
+        return state.processed
+
+    def _agree(self, token_ids: np.ndarray) -> np.ndarray:
+        """The first rank's tokens: what plugins do need not come to the same in every process."""
+        gathered = get_tp_group().all_gather(self._to_device(token_ids))
+        return gathered[: len(token_ids)].cpu().numpy()
 
 
 def allocate_lazily(

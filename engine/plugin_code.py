@@ -18,18 +18,24 @@ logger = logging.getLogger(__name__)
 
 
 def import_platform(claim: Claim, host: Host) -> Any:
-    """The platform's class. One line says who made this process import torch, if somebody did."""
+    """The platform's class."""
+    with telling_of_torch(f"platform {claim.name!r}", claim.owner):
+        return host.registry("platform").resolve(claim.name)
+
+
+@contextmanager
+def telling_of_torch(what: str, owner: str) -> Iterator[None]:
+    """One line says who made this process import torch, if the block did."""
     had_torch = "torch" in sys.modules
     start = time.monotonic()
-    platform = host.registry("platform").resolve(claim.name)
+    yield
     if not had_torch and "torch" in sys.modules:
         logger.info(
-            "platform %r of %s imported torch into this process (%.1f s)",
-            claim.name,
-            claim.owner,
+            "%s of %s imported torch into this process (%.1f s)",
+            what,
+            owner,
             time.monotonic() - start,
         )
-    return platform
 
 
 @contextmanager

@@ -6,7 +6,8 @@ What the context and the tokenizer say is filled in by whoever has those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -70,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Filled in front from the model's generation config and tokenizer."""
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    extra_args: dict[str, Any] | None = None
+    """JSON for plugins, mostly for logits processors; nobody else looks at it."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     """What ``AsyncLLM.generate`` and ``LLMEngine.step`` give back; nobody else looks at it."""
 
@@ -113,7 +116,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def clone(self) -> SamplingParams:
         """A copy that shares nothing that can be changed."""
         bias = self.logit_bias
-        return msgspec.structs.replace(self, logit_bias=None if bias is None else dict(bias))
+        return msgspec.structs.replace(
+            self,
+            logit_bias=None if bias is None else dict(bias),
+            extra_args=copy.deepcopy(self.extra_args),
+        )
 
 
 _SEQUENCES = (

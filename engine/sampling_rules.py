@@ -6,6 +6,7 @@ The rules look at one value each; what two fields say together is ``sampling_par
 from __future__ import annotations
 
 import enum
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +15,9 @@ from .errors import cut
 
 _MAX_SHOWN = 100
 """Characters of a value that a message repeats."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_DEPTH = 32
+"""Of what plugins are given."""
 
 
 class RequestOutputKind(enum.Enum):
@@ -107,6 +111,25 @@ def _is_bias(value: Any) -> bool:
     )
 
 
+def _is_json(value: Any, depth: int = 0) -> bool:
+    """Whether every process can be sent it, and reads the same."""
+    kind = type(value)
+    if value is None or kind in (bool, float):
+        return True
+    if kind is int:
+        return -(2**63) <= value < 2**64
+    if kind is str:
+        return _SURROGATE.search(value) is None
+    if depth == _MAX_DEPTH:
+        return False
+    if kind in (list, tuple):
+        return all(_is_json(item, depth + 1) for item in value)
+    return kind is dict and all(
+        type(key) is str and _is_json(key) and _is_json(item, depth + 1)
+        for key, item in value.items()
+    )
+
+
 def _ids(name: str) -> Rule:
     return Rule(name, _are_ids, "a list of token ids")
 
@@ -151,6 +174,11 @@ RULES: tuple[Rule, ...] = (
     _ids("eos_token_ids"),
     _switch("skip_special_tokens"),
     _switch("include_stop_str_in_output"),
+    Rule(
+        "extra_args",
+        lambda value: value is None or (type(value) is dict and _is_json(value)),
+        f"an object of JSON values, at most {_MAX_DEPTH} deep, with whole numbers of 64 bits",
+    ),
     Rule(
         "output_kind",
         lambda value: isinstance(value, RequestOutputKind),

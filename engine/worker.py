@@ -67,6 +67,8 @@ class Worker:
         Raises:
             ConfigError: the platform cannot compute in the model's type.
             WorkerError: the ranks did not find each other.
+            WorkerPluginsError: a plugin's logits processor cannot be built; everything is to start
+                again without it.
         """
         torch.set_num_threads(self.num_threads)
         with current().enter(self.platform_owner):
@@ -86,7 +88,8 @@ class Worker:
                 self.world_size,
                 self.device,
             )
-        self.model_runner = ModelRunner(self.vllm_config, self.device)
+        with late_refusals(current()):
+            self.model_runner = ModelRunner(self.vllm_config, self.device)
 
     @property
     def runner(self) -> ModelRunner:

@@ -28,6 +28,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "attention_backend": (Named,),
     "quantization": (Named,),
     "hf_config": (Named,),
+    "logits_processor": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]
     "cli_command": (Command,),
@@ -40,7 +41,7 @@ _VERB = re.compile(r"[a-z][a-z0-9-]*")
 SINGLE = frozenset({"platform"})
 """Kinds of which a plugin declares at most one."""
 
-NOT_CHOSEN_BY_NAME = frozenset({"stat_logger", "middleware"})
+NOT_CHOSEN_BY_NAME = frozenset({"stat_logger", "middleware", "logits_processor"})
 """Kinds of which every declaration is used; two owners of one name are no conflict."""
 
 
@@ -99,7 +100,7 @@ def _wrong(plugin: Plugin, info: HookInfo, value: Any) -> PluginError:
 def _name_and_target(plugin: Plugin, kind: str, declaration: Any) -> tuple[Any, Any]:
     if kind == "platform":
         return plugin.name, declaration
-    if kind in NOT_CHOSEN_BY_NAME:
+    if kind in NOT_CHOSEN_BY_NAME and not isinstance(declaration, Named):
         return targets.target_text(declaration).replace(":", "."), declaration
     return declaration.name, declaration.target
 

@@ -172,6 +172,19 @@ def hf_config(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("front", "worker"), failure="refuse", kind="logits_processor")
+def logits_processor(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare logits processors. All that are declared are used, for every request; a processor
+    looks at a request's parameters to see whether it is meant.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front, worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="collect", roles=("front",), failure="refuse", kind="authenticator")
 def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """Declare authenticators, chosen by ``--authenticator``. The chosen one is built as

@@ -201,7 +201,6 @@ _MODEL = (
         "logprobs-mode",
         neutral=("raw_logprobs",),
     ),
-    *_refused("logits processors do not come through a hook yet", "logits-processors"),
     *_refused("io processors do not come through a hook yet", "io-processor-plugin"),
     *_refused("only text generation is served", "pooler-config"),
     *_refused("prompts are text or token ids", "enable-prompt-embeds", arity="none"),
@@ -321,7 +320,7 @@ _ENGINE = (
     *_refused("steps do not overlap yet", "async-scheduling", arity="none"),
     Flag("enable-chunked-prefill", "no effect", "prompts are always computed in chunks", "none"),
     *_refused("every token is streamed as it comes", "stream-interval", neutral=("1",)),
-    *_works("attention-backend"),
+    *_works("attention-backend", "logits-processors"),
     Flag(
         "attention-config",
         "refused",
