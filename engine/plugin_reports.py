@@ -18,6 +18,8 @@ from .engine_client import EngineClient
 from .errors import EngineDeadError, cut
 
 ASK_TIMEOUT_S = 2.0
+LOOP_TIMEOUT_S = 2 * ASK_TIMEOUT_S
+"""So long another thread waits for the event loop."""
 
 
 class EngineReports:
@@ -64,7 +66,12 @@ class EngineReports:
                     "describe(all_processes=True) waits for the engine, whose answer comes by the "
                     "event loop that runs here; await asyncio.to_thread(describe, True) instead"
                 )
-        return asyncio.run_coroutine_threadsafe(self.ask(), loop).result()
+        asking = asyncio.run_coroutine_threadsafe(self.ask(), loop)
+        try:
+            return asking.result(LOOP_TIMEOUT_S)
+        except TimeoutError:  # between two ``run_until_complete``, perhaps
+            asking.cancel()
+            return [_silent("the event loop of the engine does not run")]
 
 
 def _silent(problem: str) -> ProcessReport:

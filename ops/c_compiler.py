@@ -72,7 +72,8 @@ def _find(compilers: Sequence[str]) -> str:
 def _key(source: Path, compiler: str, keys: Sequence[str]) -> str:
     version = _run([compiler, "--version"])
     parts = [source.read_text("utf-8"), compiler, version, _processor(), *FLAGS, *keys]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+    # Whatever a plugin's text holds.
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:20]
 
 
 def _processor() -> str:

@@ -34,7 +34,7 @@ def test_a_library_is_compiled_once_and_loaded(source: Path, tmp_path: Path) -> 
 def test_what_a_library_depends_on_is_in_its_name(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     load_library(source, folder)
-    load_library(source, folder, keys=["plugin 1"])
+    load_library(source, folder, keys=["plugin 1 \ud800"])
     assert len(libraries(folder)) == 2
     source.write_text("int answer(void) { return 43; }\n")
     assert load_library(source, folder).answer() == 43
