@@ -80,6 +80,7 @@ class Generation:
         self._num_cached: dict[int, int] = {}
         self._finish_reason: str | None = None
         self._ttft_s: float | None = None
+        self._is_gone = False
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -129,7 +130,9 @@ class Generation:
         self._call.report(self._record(error))
 
     def cancel(self) -> None:
-        """The client is gone: the engine is told at once, and ``deltas`` ends."""
+        """The client is gone: the engine is told at once, and ``deltas`` ends: also where outputs
+        wait that nobody has read, since plugins may take long over each."""
+        self._is_gone = True
         self._client.abort_now(self._engine_ids)
         self._sink.fail(ClientGone())
 
@@ -148,6 +151,8 @@ class Generation:
                 index, output = await self._sink.get()
             except (EngineDeadError, RequestError) as error:
                 raise engine_failure(error) from None
+            if self._is_gone:
+                raise ClientGone
             sequence = self._sequences[index]
             if not sequence.is_open:
                 continue

@@ -275,6 +275,51 @@ def test_nobody_waits_for_a_call_that_hangs_but_its_own_request(
         plain.goes_on.set()
 
 
+class Waiting:
+    """A plugin that takes its time over each piece of text."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+        self.goes_on = asyncio.Event()
+        self.ends: list[str | None] = []
+
+    @hookimpl
+    async def before_response(self, delta: ResponseDelta) -> None:
+        self.num_calls += 1
+        await self.goes_on.wait()
+
+    @hookimpl
+    async def request_finished(self, record: RequestRecord) -> None:
+        self.ends.append(record.finish_reason)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_nobody_is_asked_about_text_whose_client_is_gone(serve_script: Any, stream: bool) -> None:
+    def endless(request: AddRequest) -> list[EngineCoreOutput]:
+        return [EngineCoreOutput(request.request_id, [97])] * 100_000
+
+    async def run() -> None:
+        plugin = Waiting()
+        async with (
+            serve_script(endless, plugins=[plugin]) as served,
+            listening(served.runtime) as port,
+        ):
+            body = json.dumps({"prompt": "a", "stream": stream, "max_tokens": 100}).encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(post(body))
+            while not plugin.num_calls:
+                await asyncio.sleep(0.001)
+            writer.close()
+            while not served.engine.aborted:
+                await asyncio.sleep(0.001)
+            plugin.goes_on.set()
+            while not plugin.ends:
+                await asyncio.sleep(0.001)
+            assert (plugin.num_calls, plugin.ends) == (1, ["abort"])
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 # -- at the end of a request -----------------------------------------------------------------------
 
 
