@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 from hookserve.hookspecs import current
 from hookserve.hookspecs.context import enter
 from hookserve.ops.context import get_tp_group, set_model_context
+from hookserve.ops.parameter import missing_parts
 
 from .errors import ConfigError, ModelFileError
 from .model_files import read_model_files
@@ -130,20 +131,21 @@ class DefaultModelLoader(BaseModelLoader):
         if self.change_weights is not None:
             weights = self.change_weights(weights)
         source = _Tracked(weights)
+        by = "" if self.change_weights is None else ", as plugins have changed it"
         try:
             loaded = model.load_weights(iter(source))  # type: ignore[operator]
         except ValueError as error:
-            by = "" if self.change_weights is None else ", as plugins have changed it"
             raise ModelFileError(f"{model_config.path}: {error}{source.at()}{by}") from error
         if loaded is None:  # the model says that it keeps no account
             return
-        missing = sorted({name for name, _ in model.named_parameters()} - set(loaded))
+        missing = _missing(model, loaded)
         if missing:
             shown = ", ".join(missing[:5]) + (
                 f" and {len(missing) - 5} more" if missing[5:] else ""
             )
             raise ModelFileError(
-                f"{model_config.path}: the checkpoint lacks weights that the model needs: {shown}"
+                f"{model_config.path}: the checkpoint{by} lacks weights that the model needs: "
+                f"{shown}"
             )
 
 
@@ -166,6 +168,17 @@ class GGUFModelLoader(DefaultModelLoader):
             # Plugins that change weights see tensors.
             in_parts = get_tp_group().world_size > 1 and self.change_weights is None
             yield from iterate_gguf(file, model_config.dtype, in_parts=in_parts)
+
+
+def _missing(model: nn.Module, loaded: Iterable[str]) -> list[str]:
+    """Parameters that nothing was loaded into, and parts of those that are merged of several."""
+    parameters = dict(model.named_parameters())
+    parts = [
+        f"{name} (part {part})"
+        for name, parameter in parameters.items()
+        for part in sorted(missing_parts(parameter), key=str)
+    ]
+    return sorted([*parameters.keys() - set(loaded), *parts])
 
 
 class _Tracked:

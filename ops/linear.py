@@ -19,7 +19,7 @@ from torch import nn
 
 from .context import get_tp_group
 from .packed_linear import can_pack, pack, packed_linear
-from .parameter import copy_weight, set_weight_attrs
+from .parameter import copy_weight, note_part, set_weight_attrs
 
 logger = logging.getLogger(__name__)
 
@@ -317,6 +317,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         target = param.data[start : start + size]
         part = _slice(loaded_weight, 0, self.tp_rank, self.tp_size)
         copy_weight(target, part, f"{self.prefix} (part {loaded_shard_id})")
+        note_part(param, loaded_shard_id, range(len(self.output_sizes)))
 
 
 class QKVParallelLinear(ColumnParallelLinear):
@@ -395,6 +396,7 @@ class QKVParallelLinear(ColumnParallelLinear):
             rank //= self.num_kv_head_replicas
         part = _slice(loaded_weight, 0, rank, ranks)
         copy_weight(target, part, f"{self.prefix} (part {loaded_shard_id!r})")
+        note_part(param, loaded_shard_id, "qkv")
 
 
 class RowParallelLinear(LinearBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,3 +32,15 @@ def copy_weight(param: torch.Tensor, loaded: torch.Tensor, what: str) -> None:
             f"but the model expects {list(param.shape)}"
         )
     param.copy_(loaded)
+
+
+def note_part(weight: torch.Tensor, part: int | str, parts: Iterable[int | str]) -> None:
+    """Remember that one of the parts of which a weight is merged was loaded."""
+    left = getattr(weight, "parts_left", None)
+    weight.parts_left = (set(parts) if left is None else left) - {part}  # type: ignore[attr-defined]
+
+
+def missing_parts(weight: torch.Tensor) -> Collection[int | str]:
+    """Those that were not, of a weight of which others were."""
+    left: Collection[int | str] = getattr(weight, "parts_left", ())
+    return left

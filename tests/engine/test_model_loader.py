@@ -204,6 +204,23 @@ def test_a_missing_weight_is_named(tiny_llama: Path, tmp_path: Path) -> None:
         load_model(make_vllm_config(folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("mlp.gate_proj", r"mlp\.gate_up_proj\.weight \(part 0\)"),
+        ("mlp.up_proj", r"mlp\.gate_up_proj\.weight \(part 1\)"),
+        ("self_attn.k_proj", r"self_attn\.qkv_proj\.weight \(part k\)"),
+    ],
+)
+def test_a_missing_part_of_a_merged_weight_is_named(
+    name: str, missing: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    whole = f"model.layers.1.{name}.weight"
+    folder = rewrite(tiny_llama, tmp_path / "m", lambda tensors: tensors.pop(whole))
+    with pytest.raises(ModelFileError, match=rf"lacks.*: model\.layers\.1\.{missing}$"):
+        load_model(make_vllm_config(folder))
+
+
 def test_an_unexpected_weight_is_named(tiny_llama: Path, tmp_path: Path) -> None:
     extra = {"model.layers.0.mlp.expert.weight": torch.zeros(2)}
     folder = rewrite(tiny_llama, tmp_path / "m", lambda tensors: tensors.update(extra))
