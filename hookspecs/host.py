@@ -173,6 +173,8 @@ class Host:
                 plugin.state = "other role"
                 plugin.reason = "says that it has none of the hooks that are wanted"
 
+                if self._take_over(plugin):
+                    self._tell_warnings(plugin)
     def _may_have_wanted(self, plugin: Plugin) -> bool:
         has = plugin.facts.hooks
         return self._only is None or has is None or not self._only.isdisjoint(has)
@@ -227,8 +229,7 @@ class Host:
             MappingProxyType(dict(plugin.config)),
             Path(self.settings.cache_dir or "~/.cache/hookserve").expanduser(),
         )
-        for warning in plugin.warnings:
-            self._say_of(plugin, warning)
+        self._tell_warnings(plugin)
         is_told_by_front = "front" in plugin.facts.roles and "front" not in self.roles
         if self._strict and self._only is None and not is_told_by_front:
             tell_of_tiers(plugin)
@@ -375,7 +376,7 @@ class Host:
             stop = "it is required" if plugin.required else "the host cannot do without it"
         if stop is not None and self._strict:
             raise RequiredPluginError(plugin.identity, stage, message, stop) from error
-        if self._bootstrapped:  # before, ``problems`` tells it
+        if self._tells:  # before, ``problems`` tells it
             logger.warning("%s", plugin.problem())
         if plugin.engine_arguments:
             stay = ", ".join(plugin.engine_arguments)
@@ -404,7 +405,7 @@ class Host:
             logger.debug("%s", line)
         elif line not in self.warnings:
             self.warnings.append(line)
-            if self._bootstrapped:
+            if self._tells:
                 logger.warning("%s", line)
 
     def _say_of(self, plugin: Plugin, line: str) -> None:
@@ -426,9 +427,19 @@ class Host:
         was_active = plugin.state == "active"
         plugin.reason = f"it failed in the {denied.process} process" + (
             "; its modules stay imported here" if was_active else ""
+    @property
+    def _tells(self) -> bool:
+        """Whether it logs by itself what happens now. What a host finds that is made for the sake
+        of some hooks, before there is a log, the next one tells."""
+        return self._bootstrapped and self._only is None
+
         )
         error = PluginError(denied.identity, denied.stage, denied.error)
         self._put_out(plugin, denied.stage, denied.error, error)
+    def _tell_warnings(self, plugin: Plugin) -> None:
+        for warning in plugin.warnings:
+            self._say_of(plugin, warning)
+
 
     # -- use ------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from hookserve.hookspecs.errors import (
     HostError,
     PluginConflictError,
     PluginError,
-    RequiredPluginError,
     describe_error,
 )
 from hookserve.hookspecs.notify_loop import caught
@@ -111,12 +110,19 @@ def add_plugin_options(parser: argparse.ArgumentParser, words: Sequence[str]) ->
         if not _somebody_may_add(settings):
             return PluginOptions()
         host = look_ahead(["cli"], settings, only=[HOOK])
-        return _Collector(parser).collect(host)
+        options = _Collector(parser, host).collect()
     except (HookserveError, HostError) as error:
         if not asks_for_help:
             raise
-        parser.epilog = f"The options of plugins are not shown: {error}"
+        _add_note(parser, f"The options of plugins are not shown: {error}")
         return PluginOptions()
+    for denied in options.denied:
+        _add_note(parser, f"The options of {denied.identity} are not shown: {denied.error}")
+    return options
+
+
+def _add_note(parser: argparse.ArgumentParser, note: str) -> None:
+    parser.epilog = f"{parser.epilog or ''} {note}".strip()
 
 
 def _plugin_settings(words: Sequence[str]) -> PluginSettings:
@@ -154,12 +160,13 @@ class _OwnedActions(list[argparse.Action]):
 
 
 class _Collector:
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
+    def __init__(self, parser: argparse.ArgumentParser, host: Host) -> None:
         self.parser = parser
+        self.host = host
         self.own = set(options_of(parser))
         self.result = PluginOptions()
 
-    def collect(self, host: Host) -> PluginOptions:
+    def collect(self) -> PluginOptions:
         # A name that is taken is found here, where both owners are known: argparse must not
         # raise inside the second one's code.
         scratch = argparse.ArgumentParser(
@@ -168,26 +175,20 @@ class _Collector:
         actions = _OwnedActions()
         for holder in (scratch, *scratch._action_groups):
             holder._actions = actions
-        host.calls.cli_options(scratch)
-        self.result.denied.extend(host.failures())
+        self.host.calls.cli_options(scratch)
         for owner, action, options in actions.owned:
-            if not self._is_out(owner):
+            if owner.state == "active":
                 fault = self._take(owner, action, options)
                 if fault is not None:
                     self._put_out(owner, fault)
+        self.result.denied.extend(self.host.failures())
         self._check_conflicts()
         self._move()
         self._keep_exclusions(scratch)
         return self.result
 
-    def _is_out(self, plugin: Plugin) -> bool:
-        return any(denied.identity == plugin.identity for denied in self.result.denied)
-
     def _put_out(self, plugin: Plugin, fault: str) -> None:
-        message = f"{HOOK} {fault}"
-        if plugin.must_work:
-            raise RequiredPluginError(plugin.identity, "register", message, "it is required")
-        self.result.denied.append(Denied(plugin.identity, "cli", "register", message))
+        self.host.deny(Denied(plugin.identity, "cli", "register", f"{HOOK} {fault}"))
         self.result.added = [added for added in self.result.added if added.plugin is not plugin]
 
     def _take(self, plugin: Plugin, action: argparse.Action, given: tuple[str, ...]) -> str | None:

@@ -134,3 +134,29 @@ def test_a_host_answers_for_what_plugins_did_under_an_earlier_one(
     again = bootstrap(["front"], PluginSettings())  # the earlier one is not taken twice
     again.close()
     assert "SET_BY_LATE" not in os.environ
+
+
+def test_a_host_tells_what_plugins_did_that_are_not_for_its_roles(
+    site: Path, no_current: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+    import os
+    from hookserve.hookspecs import hookimpl
+
+    os.environ["SET_BY_EARLY"] = "1"
+
+    @hookimpl
+    def cli_options(parser): ...
+    """
+    install_plugin(site, "early-dist", {"early": source}, toml='roles = ["cli"]')
+    monkeypatch.delenv("SET_BY_EARLY", raising=False)
+    look_ahead(["cli"], PluginSettings(), only=["cli_options"])
+    host = bootstrap(["front"], PluginSettings())
+    try:
+        (early,) = [report for report in host.describe() if report.name == "early"]
+        assert early.state == "other role"
+        assert early.warnings == ["changed os.environ: SET_BY_EARLY"]
+        assert any("early: changed os.environ: SET_BY_EARLY" in line for line in host.warnings)
+        assert os.environ["SET_BY_EARLY"] == "1"
+    finally:
+        host.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,7 @@ group = parser.add_argument_group("more")
 group.add_argument("--opt-on", action="store_true")
 group.add_argument("--port-name", dest="port")"""
 IDENTITY = "opts-dist:hookserve:opts"
+CHANGES = "import os; os.environ['LEFT_BEHIND'] = '1'"
 
 
 def test_values_land_in_the_plugins_own_section_under_the_key_that_the_operator_chose(
@@ -189,6 +191,16 @@ def test_the_help_of_run_shows_them_with_their_plugin(served: Any) -> None:
     assert "--opt-tenants OPT_TENANTS" in text and "4 at most" in " ".join(text.split())
 
 
+def test_the_help_of_run_says_whose_options_it_does_not_show(
+    served: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, text = served({"wrong": "parser.add_argument('--port')", "opts": OPTIONS}, "--help")
+    assert code == 0
+    assert "The options of wrong-dist:hookserve:wrong are not shown" in " ".join(text.split())
+    assert "--opt-tenants OPT_TENANTS" in text
+    assert caplog.text == "", "there is no log yet"
+
+
 def test_a_wrong_value_is_a_usage_error(served: Any) -> None:
     code, text = served({"opts": OPTIONS}, "--opt-tenants", "many")
     assert code == 2
@@ -203,6 +215,7 @@ def test_a_wrong_value_is_a_usage_error(served: Any) -> None:
         ("parser.add_argument('word')", "the positional argument 'word'"),
         ("parser.add_argument('--x'); parser.add_argument('--x')", "--x twice"),
         ("parser.add_argument('--x', help='at 100%')", "--x, whose help or default fails"),
+        (f"{CHANGES}; parser.add_argument('--port')", "--port, which is an option"),
         ("parser.add_argument('--x'); raise RuntimeError('half-way')", "half-way"),
         ("raise SystemExit(3)", "SystemExit"),
     ],
@@ -215,6 +228,7 @@ def test_a_plugin_that_adds_what_cannot_be_an_option_is_out_with_all_that_it_add
     (denied,) = settings.plugins.denied
     assert (denied.identity, denied.process) == ("wrong-dist:hookserve:wrong", "cli")
     assert why in denied.error
+    assert "LEFT_BEHIND" not in os.environ, "what it changed is undone"
     assert settings.plugins.config == {"good-dist:hookserve:good": {"good_option": "1"}}
     code, text = served({}, "--x", "1")
     assert code == 2 and "unknown flag --x" in text
