@@ -169,12 +169,12 @@ class Host:
             if plugin.state == "found" and not plugin.facts.roles & self.roles:
                 plugin.state = "other role"
                 plugin.reason = f"runs in {', '.join(sorted(plugin.facts.roles))}"
+                if self._take_over(plugin):
+                    self._tell_warnings(plugin)
             elif plugin.state == "found" and not self._may_have_wanted(plugin):
                 plugin.state = "other role"
                 plugin.reason = "says that it has none of the hooks that are wanted"
 
-                if self._take_over(plugin):
-                    self._tell_warnings(plugin)
     def _may_have_wanted(self, plugin: Plugin) -> bool:
         has = plugin.facts.hooks
         return self._only is None or has is None or not self._only.isdisjoint(has)
@@ -408,8 +408,18 @@ class Host:
             if self._tells:
                 logger.warning("%s", line)
 
+    @property
+    def _tells(self) -> bool:
+        """Whether it logs by itself what happens now. What a host finds that is made for the sake
+        of some hooks, before there is a log, the next one tells."""
+        return self._bootstrapped and self._only is None
+
     def _say_of(self, plugin: Plugin, line: str) -> None:
         self._say(f"plugin {plugin.identity}: {line}", plugin.facts.roles)
+
+    def _tell_warnings(self, plugin: Plugin) -> None:
+        for warning in plugin.warnings:
+            self._say_of(plugin, warning)
 
     def deny(self, denied: Denied) -> None:
         """Withdraw a plugin that failed in another process; its modules stay imported here.
@@ -427,19 +437,9 @@ class Host:
         was_active = plugin.state == "active"
         plugin.reason = f"it failed in the {denied.process} process" + (
             "; its modules stay imported here" if was_active else ""
-    @property
-    def _tells(self) -> bool:
-        """Whether it logs by itself what happens now. What a host finds that is made for the sake
-        of some hooks, before there is a log, the next one tells."""
-        return self._bootstrapped and self._only is None
-
         )
         error = PluginError(denied.identity, denied.stage, denied.error)
         self._put_out(plugin, denied.stage, denied.error, error)
-    def _tell_warnings(self, plugin: Plugin) -> None:
-        for warning in plugin.warnings:
-            self._say_of(plugin, warning)
-
 
     # -- use ------------------------------------------------------------------------------
 
