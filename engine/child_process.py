@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,7 @@ from typing import NoReturn
 
 from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.crash_mark import CrashMark
-from hookserve.hookspecs.errors import HostError, describe_error
+from hookserve.hookspecs.errors import HostError, describe_error, traceback_of
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import is_builtin
 from hookserve.hookspecs.settings import CRASH_STAGE, Denied
@@ -192,7 +191,7 @@ def describe_failure(error: BaseException, who: str) -> Failed:
         owner = owner_of(error)
         by = f" in the code of plugin {owner}" if owner is not None else ""
         code, message = EX_SOFTWARE, f"{who} raised {describe_error(error)}{by}"
-    return Failed(code, message, "".join(traceback.format_exception(error)))
+    return Failed(code, message, traceback_of(error))
 
 
 def die_with_parent() -> bool:
