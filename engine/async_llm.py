@@ -28,6 +28,7 @@ from .output_assembler import OutputAssembler
 from .output_sink import OutputSink
 from .outputs import RequestOutput
 from .plugin_reports import EngineReports
+from .processor_checks import ProcessorChecks
 from .prompts import PromptInput, read_prompt
 from .sampling_params import SamplingParams
 from .stat_loggers import LOG_INTERVAL_S, StatLoggers
@@ -89,6 +90,7 @@ class AsyncLLM:
         if is_first:
             host.calls.process_started(host.roles, self.vllm_config)
         self._loggers = StatLoggers.build(host, self.vllm_config)
+        self._checks = ProcessorChecks.build(host, engine_config)
         self._log_interval_s = log_stats_interval
         self.plugins = host.pm
         self._client = EngineClient(engine_config, self.vllm_config, self._loggers.record)
@@ -170,7 +172,7 @@ class AsyncLLM:
         if self.engine_config.log_stats:
             self._log_task = asyncio.create_task(self._loggers.log_forever(self._log_interval_s))
         capacity = self._client.kv_capacity_tokens
-        return InputProcessor(self.engine_config, self.tokenizer, capacity)
+        return InputProcessor(self.engine_config, self.tokenizer, capacity, self._checks)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine; requests that run end with ``EngineDeadError``. To be called where the

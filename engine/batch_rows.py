@@ -14,9 +14,14 @@ from .sampling_params import SamplingParams
 class RowRequest(Protocol):
     """A request as rows know it; two are the same if they are one object."""
 
-    params: SamplingParams
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
+    @property
+    def params(self) -> SamplingParams: ...
+
+    @property
+    def prompt_token_ids(self) -> list[int]: ...
+
+    @property
+    def output_token_ids(self) -> list[int]: ...
 
 
 class BatchRows:

@@ -14,6 +14,7 @@ import msgspec
 
 from .config import EngineConfig
 from .errors import InvalidRequestError, cut
+from .processor_checks import ProcessorChecks
 from .prompts import Prompt
 from .request_limits import ContextLimits, SamplingDefaults
 from .sampling_params import SamplingParams
@@ -40,12 +41,20 @@ class InputProcessor:
     """
     Args:
         kv_capacity: tokens that the KV cache holds.
+        checks: what plugins say of parameters.
     """
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, kv_capacity: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        kv_capacity: int,
+        checks: ProcessorChecks,
+    ) -> None:
         self.tokenizer = tokenizer
         self.defaults = SamplingDefaults.from_model(config, tokenizer.eos_token_id)
         self._config = config
+        self._checks = checks
         self._template = choose_template(config.model.chat_template, tokenizer)
         self._limits = ContextLimits.of(config, kv_capacity)
 
@@ -71,9 +80,10 @@ class InputProcessor:
         Raises:
             InvalidRequestError: the prompt has no tokens, does not fit, or has token ids that the
                 model does not have; too many log-probabilities are asked for; a priority is no
-                number, or given where requests are served in their order; or parameters or a
-                text are none.
+                number, or given where requests are served in their order; parameters or a
+                text are none; or a logits processor refuses them.
             SamplingParamsError: parameters name such ids.
+            hookserve.hookspecs.PluginError: a logits processor failed at looking at them.
         """
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(
@@ -139,6 +149,7 @@ class InputProcessor:
             bad_words_token_ids=bad_words_token_ids(self.tokenizer, params.bad_words),
         )
         completed.check_vocabulary(self._config.model.vocab_size)
+        self._checks.check(completed)
         return completed
 
     # -- chats ----------------------------------------------------------------------------------

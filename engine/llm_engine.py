@@ -36,6 +36,7 @@ from .offline_host import check_no_objects, open_host
 from .output_assembler import OutputAssembler
 from .outputs import RequestOutput
 from .plugin_restarts import PluginRestarts
+from .processor_checks import ProcessorChecks
 from .prompts import PromptInput, read_prompt
 from .sampling_params import SamplingParams
 from .stat_loggers import LOG_INTERVAL_S, StatLoggers
@@ -118,7 +119,8 @@ class LLMEngine:
         with set_current_vllm_config(self.vllm_config):
             core = self._make_core()
         self._loggers.log_engine_initialized()
-        return InputProcessor(self.engine_config, self.tokenizer, core.num_cached_tokens)
+        checks = ProcessorChecks.build(self._host, self.engine_config)
+        return InputProcessor(self.engine_config, self.tokenizer, core.num_cached_tokens, checks)
 
     def _make_core(self) -> EngineCore:
         """Again without the plugins that fail or crash in a worker process alone."""

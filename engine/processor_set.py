@@ -190,7 +190,9 @@ class ProcessorSet:
         if not found:
             return None
         states = _make_states(vllm_config, batch)
-        early, slots, late = [], [], []
+        early: list[_Guarded] = []
+        slots: list[_Guarded] = []
+        late: list[_Guarded] = []
         for each in found:
             try:
                 with enter(each.plugin):

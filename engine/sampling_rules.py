@@ -117,14 +117,16 @@ def _is_json(value: Any, depth: int = 0) -> bool:
     if value is None or kind in (bool, float):
         return True
     if kind is int:
-        return -(2**63) <= value < 2**64
+        return bool(-(2**63) <= value < 2**64)
     if kind is str:
         return _SURROGATE.search(value) is None
     if depth == _MAX_DEPTH:
         return False
     if kind in (list, tuple):
         return all(_is_json(item, depth + 1) for item in value)
-    return kind is dict and all(
+    if kind is not dict:
+        return False
+    return all(
         type(key) is str and _is_json(key) and _is_json(item, depth + 1)
         for key, item in value.items()
     )

@@ -12,18 +12,20 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
 
 from hookserve.engine.errors import EngineDeadError, RequestError
+from hookserve.engine.sampling_params import SamplingParams
 from hookserve.hookspecs import ApiRequest, PluginError, Principal, Refusal, RequestRecord
 from hookserve.hookspecs.errors import exc_info_of
 
 from .errors import ApiError, bad_request, engine_failure, plugin_failure, refused
-from .openai_request import MAX_BYTES_ON_LOOP, read_request, serving_of
+from .openai_request import MAX_BYTES_ON_LOOP, UNUSED_HEADER, read_request, serving_of
+from .processor_questions import FIELD
 from .request_context import head_of, principal_of, request_id_of
 from .response_filter import ResponseFilter
 from .sampling import sampling_params
@@ -170,6 +172,23 @@ class ApiCall:
             raise self._failure(error, "admit") from None
         if refusal is not None:
             raise refused(refusal.value)
+
+    async def check_params(self, every: Sequence[SamplingParams]) -> None:
+        """Ask logits processors about the parameters of the request's prompts. Where there is none,
+        arguments for them have no effect.
+
+        Raises:
+            ApiError: a processor failed.
+            RequestError: a processor refuses them.
+        """
+        processors = self.serving.processors
+        if not processors and self.wanted.vllm_xargs:
+            unused = {FIELD, *self.headers.get(UNUSED_HEADER, FIELD).split(", ")}
+            self.headers[UNUSED_HEADER] = ", ".join(sorted(unused))
+        try:
+            await processors.ask(every)
+        except PluginError as error:
+            raise self._failure(error, "validate_params") from None
 
     def response_filter(self) -> ResponseFilter | None:
         """What the text goes through on its way to the client, if there is anything."""

@@ -46,6 +46,7 @@ async def create_chat_completion(request: Request) -> Response:
             best_of=None,
             logprobs=checked.num_logprobs,
         )
+        await call.check_params(params)
         return await ChatReply(call, [prompt], params).response(request)
 
 

@@ -51,6 +51,7 @@ async def create_completion(request: Request) -> Response:
             best_of=wanted.best_of,
             logprobs=checked.num_logprobs,
         )
+        await call.check_params(params)
         return await CompletionReply(call, list(prompts.values()), params).response(request)
 
 

@@ -17,6 +17,7 @@ from hookserve.engine.engine_child import ENGINE_COMMAND
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.engine_thread import ThreadSupervisor
 from hookserve.engine.messages import Ready
+from hookserve.engine.processor_checks import ProcessorChecks
 from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.supervisor import EngineSupervisor
 from hookserve.engine.text.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ from .errors import unavailable
 from .health import Health
 from .plugin_layers import PluginLayers
 from .plugin_tasks import contain
+from .processor_questions import ProcessorQuestions
 from .serving import Serving
 from .settings import ServerSettings
 
@@ -63,7 +65,10 @@ class ServerRuntime:
         self.loggers = StatLoggers.build(host, self.vllm_config)
         self.client = EngineClient(engine_config, self.vllm_config, self.loggers.record)
         self.health = Health(self.client)
-        self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers)
+        processors = ProcessorQuestions(
+            ProcessorChecks.build(host, engine_config), host.settings.front_hook_timeout_s
+        )
+        self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers, processors)
         self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
         self.layers = PluginLayers.build(host, settings.middleware)
         self.endpoints = EndpointSet.build(host)

@@ -5,16 +5,16 @@ defaults and what fits are ``engine.request_limits``'."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.sampling_params import SamplingParams
-from hookserve.engine.sampling_rules import SamplingParamsError
+from hookserve.engine.sampling_rules import RULE_OF, SamplingParamsError
 
 from .errors import bad_request, cut
-from .wire_common import MAX_STOP_STRINGS, SamplingFields
+from .wire_common import MAX_STOP_STRINGS, MAX_XARGS_BYTES, SamplingFields
 
 MAX_BIAS = 100
 MAX_SEQUENCES = 1024
@@ -68,6 +68,7 @@ def sampling_params(
             eos_token_ids=defaults.eos_token_ids,
             skip_special_tokens=_given(fields.skip_special_tokens, True),
             include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+            extra_args=_extra_args(fields.vllm_xargs),
         )
         _check_some_are_left(params)
         return [msgspec.structs.replace(params, max_tokens=most) for most in max_tokens]
@@ -116,6 +117,25 @@ def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]
             )
         biases[int(key)] = bias
     return biases or None
+
+
+def _extra_args(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What ``vllm_xargs`` hold, if anything."""
+    if not given:
+        return None
+    rule = RULE_OF["extra_args"]
+    if not rule.accepts(given):
+        raise bad_request(
+            f"vllm_xargs: expected {rule.expected}", param="vllm_xargs", code="invalid_value"
+        )
+    num_bytes = len(msgspec.json.encode(given))
+    if num_bytes > MAX_XARGS_BYTES:
+        raise bad_request(
+            f"vllm_xargs: {num_bytes} bytes; {MAX_XARGS_BYTES} are the limit",
+            param="vllm_xargs",
+            code="invalid_value",
+        )
+    return given
 
 
 def _check_some_are_left(params: SamplingParams) -> None:

@@ -31,6 +31,7 @@ from .errors import ApiError, bad_request, cut
 from .health import Health
 from .hook_metrics import HookMetrics
 from .metrics import MetricsPage
+from .processor_questions import ProcessorQuestions
 from .request_metrics import RequestMetrics
 
 T = TypeVar("T")
@@ -47,12 +48,14 @@ class Serving:
         tokenizer: Tokenizer,
         health: Health,
         loggers: StatLoggers,
+        processors: ProcessorQuestions,
     ) -> None:
         self.host = host
         self.client = client
         self.tokenizer = tokenizer
         self.health = health
         self.loggers = loggers
+        self.processors = processors
         self.request_metrics = RequestMetrics()
         self.engine_reports = EngineReports(client)
         self.hook_metrics = HookMetrics(host, self.engine_reports)

@@ -20,6 +20,8 @@ MAX_BAD_WORD_LEN = 256
 """Characters."""
 MAX_SALT_LEN = 1024
 """Characters."""
+MAX_XARGS_BYTES = 64 * 2**10
+"""As JSON; each of a request's sequences has them."""
 
 Temperature = Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
 TopP = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
@@ -82,6 +84,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    """For plugins' logits processors."""
 
 
 NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
@@ -106,7 +110,6 @@ NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "return_prompt_text": (False,),
     "kv_transfer_params": (),
     "ec_transfer_params": (),
-    "vllm_xargs": ({},),
     "stream_interval": (1,),
 }
 """Known fields that do not act yet, each with the values that change nothing."""

@@ -266,5 +266,6 @@ def test_a_client_can_set_whatever_the_engine_can_do() -> None:
     from hookserve.server.wire_common import SamplingFields
 
     others = {"bad_words_token_ids", "eos_token_ids", "output_kind", "best_of", "logprobs"}
+    others.add("extra_args")  # called vllm_xargs
     names = set(SamplingParams.__struct_fields__) - others
     assert names <= set(SamplingFields.__struct_fields__)

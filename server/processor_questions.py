@@ -1,0 +1,69 @@
+"""``ProcessorQuestions``: logits processors are asked about the parameters of HTTP requests, in
+threads and within the time of a front's hook. What their answers mean is
+``engine.processor_checks``'."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from hookserve.engine.processor_checks import ProcessorChecks, ask
+from hookserve.engine.processor_classes import ProcessorClass
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.hookspecs import PluginError
+from hookserve.hookspecs.plugin_threads import PluginThreads
+
+FIELD = "vllm_xargs"
+"""Where an HTTP request has ``extra_args``."""
+
+
+class ProcessorQuestions:
+    """
+    Args:
+        budget_s: for one processor and one request.
+    """
+
+    def __init__(self, checks: ProcessorChecks, budget_s: float) -> None:
+        self._checks = checks
+        self._budget_s = budget_s
+        self._threads: dict[ProcessorClass, PluginThreads] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any processor."""
+        return bool(self._checks)
+
+    async def ask(self, every: Iterable[SamplingParams]) -> None:
+        """
+        Args:
+            every: of the prompts of one request, which differ in ``max_tokens`` alone.
+
+        Raises:
+            InvalidRequestError: a processor refuses them.
+            PluginError: a processor failed, or took too long.
+        """
+        askable = self._checks.askable()
+        if not askable:
+            return
+        different = list({params.max_tokens: params for params in every}.values())
+        for each in askable:
+            await self._ask_one(each, different)
+
+    async def _ask_one(self, processor: ProcessorClass, every: list[SamplingParams]) -> None:
+        def work() -> None:
+            for params in every:
+                ask(processor, params, FIELD)
+
+        threads = self._threads.get(processor)
+        if threads is None:
+            threads = self._threads[processor] = PluginThreads(processor.label)
+        call = None
+        try:
+            async with asyncio.timeout(self._budget_s):
+                call = threads.call(work)
+                outcome = await asyncio.wrap_future(call)
+        except TimeoutError as error:
+            if call is not None:
+                threads.leave(call, self._budget_s)
+            said = f"validate_params of {processor.label}: no end within {self._budget_s:g} s"
+            raise PluginError(processor.owner, "run", said) from error
+        outcome.unwrap()
