@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from hookserve.hookspecs import Claim, Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
-from hookserve.hookspecs.errors import exc_info_of
+from hookserve.hookspecs.errors import describe_error, exc_info_of
+from hookserve.hookspecs.guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
 from hookserve.hookspecs.plugin_thread import build_within
@@ -29,13 +30,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOG_INTERVAL_S = 10.0
-MAX_FAILURES = 5
-FAILURE_WINDOW_S = 60.0
 
 
 class GuardedLogger:
-    """One logger and its owner. A failure is logged once and counted; after ``MAX_FAILURES``
-    within ``FAILURE_WINDOW_S`` the logger is called no more."""
+    """One logger and its owner. A failure is logged once and counted; after ``OBSERVE_FAILURES``
+    within ``OBSERVE_WINDOW_S`` the logger is called no more."""
 
     def __init__(self, plugin: Plugin, name: str, instance: Any) -> None:
         self.plugin = plugin
@@ -43,7 +42,7 @@ class GuardedLogger:
         self.instance = instance
         self.num_failures = 0
         self.is_off = False
-        self._recent: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._recent: deque[float] = deque(maxlen=OBSERVE_FAILURES)
 
     @property
     def owner(self) -> str:
@@ -84,14 +83,14 @@ class GuardedLogger:
             )
         now = time.monotonic()
         self._recent.append(now)
-        if len(self._recent) == MAX_FAILURES and now - self._recent[0] <= FAILURE_WINDOW_S:
+        if len(self._recent) == OBSERVE_FAILURES and now - self._recent[0] <= OBSERVE_WINDOW_S:
             self.is_off = True
             logger.error(
                 "plugin %s: stat logger %s is switched off after %d failures in %.0f s",
                 self.owner,
                 self.name,
-                MAX_FAILURES,
-                FAILURE_WINDOW_S,
+                OBSERVE_FAILURES,
+                OBSERVE_WINDOW_S,
             )
 
 
@@ -120,7 +119,7 @@ class StatLoggers:
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
             except caught() as error:
-                failure = f"stat logger {claim.name}: {type(error).__name__}: {error}"
+                failure = f"stat logger {claim.name}: {describe_error(error)}"
                 host.deny(Denied(claim.owner, "front", "run", failure))
             else:
                 built.append(GuardedLogger(claim.plugin, claim.name, instance))

@@ -22,7 +22,9 @@ from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.deadline import OutOfTimeError, within
+from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.plugin_thread import build_within
 
 from .errors import ApiError, ReplyCutShort
 from .exchange import Exchange
@@ -33,7 +35,6 @@ from .route_paths import RouteKey, hides, keys_of
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
 SUPPORTED_TASKS = ("generate",)
-INIT_BUDGET_S = 60.0
 SHUTDOWN_BUDGET_S = 2.0
 
 
@@ -80,7 +81,7 @@ class EndpointSet:
             EngineDeadError: the engine died meanwhile, which is no endpoint's fault.
         """
         for served in list(self._served):
-            if served.claim.plugin.state == "active" and hasattr(served.instance, "init_state"):
+            if served.claim.plugin.state == "active":
                 failure = await self._init_one(served, client, state, settings)
                 if failure is not None:
                     _deny(self._host, served.claim, "run", f"init_state: {failure}")
@@ -90,17 +91,19 @@ class EndpointSet:
         self, served: Served, client: EngineClient, state: State, settings: Any
     ) -> str | None:
         """What went wrong, or nothing."""
+        budget_s = self._host.settings.startup_hook_timeout_s
         try:
             with self._host.enter(served.claim.plugin):
-                name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
-                work = served.instance.init_state(client, state, settings)
-                await within(INIT_BUDGET_S, work, name)
+                init = getattr(served.instance, "init_state", None)
+                if init is not None:
+                    name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
+                    await within(budget_s, init(client, state, settings), name)
         except caught() as error:
             if client.errored:
                 raise client.dead_error from error
             if isinstance(error, OutOfTimeError):
-                return f"it took more than {INIT_BUDGET_S:g} s"
-            return _describe(error)
+                return f"it took more than {budget_s:g} s"
+            return describe_error(error)
         return None
 
     def drop_inactive(self) -> None:
@@ -114,19 +117,18 @@ class EndpointSet:
     async def shutdown(self) -> None:
         """Call each endpoint's ``shutdown``, each guarded alone and within its budget."""
         for served in self._served:
-            stop = getattr(served.instance, "shutdown", None)
-            if stop is None:
-                continue
             try:
                 with self._host.enter(served.claim.plugin):
-                    name = f"shutdown of endpoint {served.claim.name} of {served.claim.owner}"
-                    await within(SHUTDOWN_BUDGET_S, stop(), name)
+                    stop = getattr(served.instance, "shutdown", None)
+                    if stop is not None:
+                        name = f"shutdown of endpoint {served.claim.name} of {served.claim.owner}"
+                        await within(SHUTDOWN_BUDGET_S, stop(), name)
             except caught() as error:
                 logger.warning(
                     "plugin %s: shutdown of endpoint %s: %s",
                     served.claim.owner,
                     served.claim.name,
-                    _describe(error),
+                    describe_error(error),
                 )
 
 
@@ -141,28 +143,36 @@ def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
         )
         return None
     try:
-        factory = host.registry("endpoint").resolve(claim.name)
+        return _make(host, claim)
+    except PluginError as error:
+        _deny(host, claim, error.stage, error.message)
+    except caught() as error:
+        _deny(host, claim, "run", f"endpoint {claim.name}: {describe_error(error)}")
+    return None
+
+
+def _make(host: Host, claim: Claim) -> Served:
+    """A plugin's factory runs in a thread: it cannot be interrupted, but left alone."""
+    factory = host.registry("endpoint").resolve(claim.name)
+
+    def make() -> Served:
         with host.enter(claim.plugin):
             instance = factory()
             routes = tuple(instance.routes())
         wrong = [route for route in routes if not isinstance(route, BaseRoute)]
         if wrong:
             raise TypeError(f"routes() gave a {type(wrong[0]).__name__}; expected Starlette routes")
-    except PluginError as error:
-        _deny(host, claim, error.stage, error.message)
-        return None
-    except caught() as error:
-        _deny(host, claim, "run", f"endpoint {claim.name}: {_describe(error)}")
-        return None
-    return Served(claim, instance, routes)
+        return Served(claim, instance, routes)
+
+    if claim.plugin.is_builtin:
+        return make()
+    budget_s = host.settings.startup_hook_timeout_s
+    served: Served = build_within(budget_s, claim.owner, f"endpoint {claim.name}", make)
+    return served
 
 
 def _deny(host: Host, claim: Claim, stage: str, message: str) -> None:
     host.deny(Denied(claim.owner, "front", stage, message))
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _arrange(served: Sequence[Served]) -> list[BaseRoute]:
@@ -262,7 +272,7 @@ class OwnedRoute(BaseRoute):
                     "%s",
                     self.claim.owner,
                     self.claim.name,
-                    _describe(error),
+                    describe_error(error),
                 )
             return Match.NONE, {}
 

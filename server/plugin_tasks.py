@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from hookserve.hookspecs.context import running
+from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.plugin import Plugin
 
 logger = logging.getLogger("hookserve.server.plugin_tasks")
@@ -61,4 +62,4 @@ async def _contained(work: Coroutine[Any, Any, Any], plugin: Plugin) -> Any:
             getattr(work, "__qualname__", "(unnamed)"),
             error,
         )
-        raise PluginExit(f"{type(error).__name__}: {error}") from error
+        raise PluginExit(describe_error(error)) from error

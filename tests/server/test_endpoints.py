@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,6 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from hookserve.engine.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
 from hookserve.hookspecs.host import Host
-from hookserve.server import endpoint_set
 from hookserve.server.endpoint_set import EndpointSet
 from hookserve.server.errors import ReplyCutShort
 from scripted_engine import say
@@ -309,22 +309,63 @@ def test_a_route_that_cannot_compare_paths_harms_no_other(
     assert "object:Plugin" in line
 
 
-def test_an_endpoint_that_hangs_in_init_state_is_put_out(
-    serve_script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_that_hangs_in_init_state_is_put_out(serve_script: Any) -> None:
     class Hanging(Routes):
         async def init_state(self, engine_client: Any, state: Any, settings: Any) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(endpoint_set, "INIT_BUDGET_S", 0.05)
+    hooks = {"startup_hook_timeout_s": 0.2}
 
     async def run() -> None:
-        async with serve_script(say("ab"), plugins=[Plugin(Hanging("/x"))]) as served:
+        async with serve_script(say("ab"), plugins=[Plugin(Hanging("/x"))], hooks=hooks) as served:
             assert (await served.http.get("/x")).status_code == 404
             (line,) = served.runtime.host.problems()
-            assert "object:Plugin" in line and "0.05 s" in line
+            assert "object:Plugin" in line and "0.2 s" in line
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_factory_that_does_not_end_puts_its_plugin_out(serve_script: Any) -> None:
+    release = threading.Event()
+
+    class Waiting(Plugin):
+        @hookimpl
+        def endpoint(self) -> Endpoint:
+            return Endpoint("waiting", release.wait)
+
+    async def run() -> None:
+        hooks = {"startup_hook_timeout_s": 0.2}
+        async with serve_script(say("ab"), plugins=[Waiting(None)], hooks=hooks) as served:
+            (line,) = served.runtime.host.problems()
+            assert "endpoint waiting was not built within 0.2 s" in line
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_an_exception_that_cannot_be_told_keeps_no_server_from_stopping(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    class Silent(Routes):
+        async def shutdown(self) -> None:
+            raise Mute
+
+    other = Routes("/y")
+
+    async def run() -> None:
+        plugins = [Plugin(Silent("/x")), OtherPlugin(other, "other")]
+        async with serve_script(say("ab"), plugins=plugins) as served:
+            await served.runtime.endpoints.shutdown()
+
+    asyncio.run(run())
+    assert other.was_shut_down
+    assert "shutdown of endpoint mine: Mute" in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["factory", "routes", "init"])

@@ -319,12 +319,12 @@ def test_an_endpoint_that_swallows_its_cancellation_is_left_alone(
     plugin.is_over = True
 
     async def run() -> None:
-        async with serve_script(say("a"), plugins=[plugin]) as served:
+        hooks = {"startup_hook_timeout_s": 0.2}
+        async with serve_script(say("a"), plugins=[plugin], hooks=hooks) as served:
             runtime = served.runtime
             assert (await served.http.get("/stubborn")).text == "here"
             plugin.is_over = False
             await runtime.endpoints.shutdown()
-            monkeypatch.setattr("hookserve.server.endpoint_set.INIT_BUDGET_S", 0.05)
             await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
             assert (await served.http.get("/stubborn")).status_code == 404
             plugin.is_over = True
