@@ -341,7 +341,10 @@ class Notify(Hook):
                     outcome = call.result(self.budget_s)
                 except TimeoutError:
                     raise self._given_up(guard, call) from None
-                self.refuse_awaitable(outcome.unwrap())
+                if outcome.error is not None:  # the plugin's, also where it looks like a signal
+                    self.failed(guard, outcome.error)
+                else:
+                    self.refuse_awaitable(outcome.result)
             except caught() as error:
                 self.failed(guard, error)
 

@@ -24,6 +24,20 @@ def read_specs(module: object) -> dict[str, HookInfo]:
     return {name: info for name, info in marked if isinstance(info, HookInfo)}
 
 
+class StandIn:
+    """What pluggy is given of a plugin that says itself what it is equal to: pluggy compares
+    plugins, and such an answer may be wrong for others, or raise.
+
+    Attributes:
+        plugin: the object itself; its hooks are attributes too.
+    """
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin.instance
+        for implementation in plugin.implementations:
+            setattr(self, implementation.info.name, implementation.function)
+
+
 class PluginManager(pluggy.PluginManager):
     """A ``pluggy.PluginManager`` that also knows what the host knows of each plugin."""
 
@@ -59,7 +73,9 @@ class PluginManager(pluggy.PluginManager):
 
     def adopt(self, plugin: Plugin) -> None:
         """Register a plugin that ``checks`` has accepted, under its identity."""
-        super().register(plugin.instance, plugin.identity)
+        own = type(plugin.instance)
+        is_plain = own.__eq__ is object.__eq__ and own.__ne__ is object.__ne__
+        super().register(plugin.instance if is_plain else StandIn(plugin), plugin.identity)
 
     def register(self, plugin: object, name: str | None = None) -> NoReturn:
         """Refused: such a plugin would be listed and never called.
