@@ -1,4 +1,4 @@
-"""Plugins that are odd in what every object is, and what they raise where it looks like a signal."""
+"""Plugins that are odd in what every object is, or raise what looks like a signal."""
 
 from __future__ import annotations
 
