@@ -26,10 +26,12 @@ from .plugin import (
     OBJECT_GROUP,
     Plugin,
 )
-from .selection import canonical
+from .selection import apply_settings, canonical
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
+
+    from .settings import PluginSettings
 
 HOST_DISTRIBUTION = "hookserve"
 BUILTIN_PACKAGE = "hookserve.plugins_builtin"
@@ -58,6 +60,18 @@ def discover(files: Iterable[str], objects: Sequence[object]) -> list[Plugin]:
     builtin = {plugin.identity: plugin for plugin in builtin_plugins()}
     by_identity = sorted(found.values(), key=lambda plugin: plugin.identity)
     return [*builtin.values(), *by_identity]
+
+
+def find_plugins(settings: PluginSettings) -> list[Plugin]:
+    """Every plugin there is, with what the operator said about each; imports none.
+
+    Raises:
+        PluginSelectionError: an entry of a list that fits no plugin or several, a ``--plugin`` that
+            does not exist.
+    """
+    plugins = discover(settings.files, ())
+    apply_settings(plugins, settings)
+    return plugins
 
 
 # -- installed ------------------------------------------------------------------------------

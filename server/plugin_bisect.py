@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 
 from hookserve.engine.errors import UsageError
-from hookserve.hookspecs.discovery import discover
-from hookserve.hookspecs.selection import apply_settings
+from hookserve.hookspecs.discovery import find_plugins
 
 from .plugin_probe import STDERR
 from .setting_values import Spec
@@ -89,11 +88,9 @@ def bisect(command: Sequence[str], timeout_s: float | None, *, as_json: bool) ->
         raise UsageError(f"--timeout {timeout_s:g}: expected seconds, more than 0")
     _check(command)
     settings = resolve_settings({}).plugins
-    plugins = discover(settings.files, ())
-    apply_settings(plugins, settings)
     candidates = [
         plugin.identity
-        for plugin in sorted(plugins, key=lambda plugin: plugin.identity)
+        for plugin in sorted(find_plugins(settings), key=lambda plugin: plugin.identity)
         if plugin.state == "found" and not plugin.is_builtin
     ]
     bench = _Bench(command, timeout_s, candidates, settings.deny)

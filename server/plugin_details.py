@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from hookserve.hookspecs.discovery import discover
+from hookserve.hookspecs.discovery import find_plugins
 from hookserve.hookspecs.report import HookReport, PluginReport
-from hookserve.hookspecs.selection import apply_settings, select
+from hookserve.hookspecs.selection import select
 from hookserve.hookspecs.settings import PluginSettings
 
 from .load_cache import LoadResult
@@ -37,9 +37,7 @@ def identity_of(settings: PluginSettings, entry: str) -> str:
     Raises:
         PluginSelectionError: if the entry means no plugin, or several.
     """
-    plugins = discover(settings.files, ())
-    apply_settings(plugins, settings)
-    return select(entry, plugins, "server plugins show").identity
+    return select(entry, find_plugins(settings), "server plugins show").identity
 
 
 def details_of(

@@ -19,7 +19,6 @@ import msgspec
 from hookserve.engine.errors import HookserveError
 from hookserve.hookspecs.context import enter, running
 from hookserve.hookspecs.current_host import look_ahead
-from hookserve.hookspecs.discovery import discover
 from hookserve.hookspecs.errors import (
     HostError,
     PluginConflictError,
@@ -28,10 +27,11 @@ from hookserve.hookspecs.errors import (
 )
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin import Plugin
-from hookserve.hookspecs.selection import apply_settings, matches
+from hookserve.hookspecs.selection import matches
 from hookserve.hookspecs.settings import Denied, PluginSettings
 
 from .arguments import Parser, add_settings, options_of
+from .plugin_verbs import cli_plugins
 from .setting_values import Origin
 from .settings import Settings, all_specs, resolve_settings
 
@@ -107,7 +107,7 @@ def add_plugin_options(parser: argparse.ArgumentParser, words: Sequence[str]) ->
     asks_for_help = "-h" in words or "--help" in words
     try:
         settings = _plugin_settings(words)
-        if not _somebody_may_add(settings):
+        if not any(map(_may_add, cli_plugins(settings))):
             return PluginOptions()
         host = look_ahead(["cli"], settings, only=[HOOK])
         options = _Collector(parser, host).collect()
@@ -133,16 +133,8 @@ def _plugin_settings(words: Sequence[str]) -> PluginSettings:
     return resolve_settings(vars(found)).plugins
 
 
-def _somebody_may_add(settings: PluginSettings) -> bool:
-    plugins = discover(settings.files, ())
-    apply_settings(plugins, settings)
-    return any(
-        plugin.state == "found"
-        and "cli" in plugin.facts.roles
-        and not plugin.is_builtin
-        and (plugin.facts.hooks is None or HOOK in plugin.facts.hooks)
-        for plugin in plugins
-    )
+def _may_add(plugin: Plugin) -> bool:
+    return plugin.facts.hooks is None or HOOK in plugin.facts.hooks
 
 
 class _OwnedActions(list[argparse.Action]):

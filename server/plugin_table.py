@@ -40,13 +40,10 @@ def read_rows(settings: PluginSettings, loads: Mapping[str, LoadResult]) -> list
     Raises:
         hookserve.hookspecs.PluginSelectionError: an entry of a list that fits no plugin.
     """
-    from hookserve.hookspecs.discovery import discover
-    from hookserve.hookspecs.selection import apply_settings
+    from hookserve.hookspecs.discovery import find_plugins
 
-    plugins = discover(settings.files, ())
-    apply_settings(plugins, settings)
     rows = []
-    for plugin in plugins:
+    for plugin in find_plugins(settings):
         state = f"{plugin.state} by {plugin.reason}" if plugin.state == "blocked" else plugin.state
         if plugin.fault is not None and plugin.state == "found":
             state = f"out at stage 'discover': {plugin.fault}"

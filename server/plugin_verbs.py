@@ -36,7 +36,7 @@ def add_stated_verbs(verbs: Any, own: Collection[str]) -> None:
         own: the program's own verbs, which win.
     """
     try:
-        candidates = _candidates(resolve_settings({}).plugins)
+        candidates = cli_plugins(resolve_settings({}).plugins)
     except (HookserveError, HostError) as error:
         verbs.add_parser("...", help=f"the verbs of plugins cannot be listed: {error}")
         return
@@ -63,7 +63,7 @@ def run_plugin_verb(words: Sequence[str], own: Collection[str]) -> int | None:
     from .logging_setup import start_logging
 
     settings = resolve_settings({})
-    if not _candidates(settings.plugins):
+    if not cli_plugins(settings.plugins):
         return None
     start_logging(_quieter(settings), "Command")
     host = bootstrap(["cli"], settings.plugins)
@@ -85,16 +85,13 @@ def run_plugin_verb(words: Sequence[str], own: Collection[str]) -> int | None:
         host.close()
 
 
-def _candidates(settings: PluginSettings) -> list[Plugin]:
-    """The third parties of the role cli that are not blocked."""
-    from hookserve.hookspecs.discovery import discover
-    from hookserve.hookspecs.selection import apply_settings
+def cli_plugins(settings: PluginSettings) -> list[Plugin]:
+    """The third parties of the role cli that are not blocked; imports none."""
+    from hookserve.hookspecs.discovery import find_plugins
 
-    plugins = discover(settings.files, ())
-    apply_settings(plugins, settings)
     return [
         plugin
-        for plugin in plugins
+        for plugin in find_plugins(settings)
         if "cli" in plugin.facts.roles and plugin.state == "found" and not plugin.is_builtin
     ]
 
