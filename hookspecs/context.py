@@ -1,7 +1,7 @@
 """Whose code is running, and what each plugin is given: ``enter``, ``running``, ``PluginContext``.
 
 The context variable is set whenever the host enters a plugin's code, so that a registration made
-there late can be attributed. Who enters is ``calls``'s, ``registry``'s and ``host``'s business.
+there late can be attributed. Who enters is ``hook``'s, ``registry``'s and ``host``'s business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``Guard``: one implementation of one hook, with its owner, its thread and its counters.
 
-What a failure leads to is ``calls``'s.
+What a failure leads to is ``hook``'s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Guard:
     buffers: whoever calls it collects the text, and calls once.
     at_once: a plain function may be called from several threads at a time.
 
-    ``calls`` leaves out those of a ``notify`` loop that still runs: ``Hook.calls_of`` has all.
+    The attribute ``calls`` leaves out what a ``notify`` loop counts until it ends:
+    ``Hook.calls_of`` has all.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """``traced``: a hook implementation whose every call is logged, for ``--trace-hooks``.
 
-What is not traced is not wrapped, so that it costs nothing. Which calls are made is ``calls``'s.
+What is not traced is not wrapped, so that it costs nothing. Which calls are made is ``hook``'s.
 """
 
 from __future__ import annotations

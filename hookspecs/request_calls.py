@@ -1,7 +1,7 @@
 """The hooks around one HTTP request: in which order they are asked, and what may be answered.
 
 A wrong answer is its plugin's failure, as an exception is. How one implementation is called, and
-for how long, is ``calls``'; what becomes of the answers is the server's.
+for how long, is ``hook``'s; what becomes of the answers is the server's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hooks around one step of the engine and one load of a model: what may be answered.
 
 A wrong answer is its plugin's failure, as an exception is; the next plugin is then asked as if the
-one that failed had said nothing. How one implementation is called, and for how long, is ``calls``';
+one that failed had said nothing. How one implementation is called, and for how long, is ``hook``'s;
 what an order, a victim or a stream of weights means is the engine's.
 """
 
