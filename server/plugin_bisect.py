@@ -24,7 +24,7 @@ from hookserve.hookspecs.discovery import find_plugins
 
 from .plugin_probe import STDERR
 from .setting_values import Spec
-from .settings import all_specs, resolve_settings
+from .settings import all_specs, environment_with, resolve_settings
 
 EXIT_FOUND = 0
 EXIT_DOES_NOT_FAIL = 1
@@ -203,8 +203,8 @@ class _Bench:
 
     def _run(self, enabled: frozenset[str]) -> Run:
         disabled = [identity for identity in self.candidates if identity not in enabled]
-        variable = _spec("--disable-plugins").env
-        environ = {**os.environ, variable: json.dumps([*self.deny, *disabled])}
+        denied = json.dumps([*self.deny, *disabled])
+        environ = environment_with(_spec("--disable-plugins"), denied)
         started = time.monotonic()
         exit_code = self._exit_code(environ)
         return Run(

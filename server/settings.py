@@ -299,6 +299,11 @@ def _defaults(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct(), name) for name in struct.__struct_fields__}
 
 
+def environment_with(spec: Spec, text: str) -> dict[str, str]:
+    """The environment of this process, for a command in which one setting is said otherwise."""
+    return {**os.environ, spec.env: text}
+
+
 def resolve_settings(
     given: Mapping[str, Any],
     environ: Mapping[str, str] | None = None,
