@@ -48,7 +48,20 @@ def implementations(plugin: object, specs: Specs) -> list[Implementation]:
             "has no hook: no function of it is marked with "
             f"@hookserve.hookspecs.hookimpl{_near_misses(plugin, specs)}"
         )
+    _check_once(found)
     return found
+
+
+def _check_once(found: list[Implementation]) -> None:
+    """One function for each hook: reports and metrics tell of a plugin's hook as one."""
+    where: dict[str, str] = {}
+    for each in found:
+        if each.info.name in where:
+            raise RefusedError(
+                f"{each.info.name} is implemented twice: at {where[each.info.name]} and at "
+                f"{each.where}"
+            )
+        where[each.info.name] = each.where
 
 
 def unmarked_hooks(plugin: object, specs: Specs) -> list[str]:

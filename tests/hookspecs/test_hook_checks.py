@@ -109,6 +109,14 @@ class AnAsyncGenerator:
         yield
 
 
+class Twice:
+    @hookimpl
+    def shutdown(self) -> None: ...
+
+    @hookimpl(specname="shutdown")
+    def the_same(self) -> None: ...
+
+
 class NoHook:
     def shutdown(self, roles: Any) -> None: ...
 
@@ -129,6 +137,7 @@ REFUSED = [
     (ACachedProperty, "shutdown is a property"),
     (AGenerator, "shutdown has a 'yield', so its body would never run"),
     (AnAsyncGenerator, "request_finished has a 'yield'"),
+    (Twice, r"shutdown is implemented twice: at .*\.py:\d+ and at "),
 ]
 
 
