@@ -71,6 +71,8 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
     executor_reason: str = ""
     worker_cls: str = "auto"
     """Class path; ``"auto"``: the platform fills in its own."""
+    worker_extension_cls: str = ""
+    """Names in the registry of worker extensions, or class paths, with commas between them."""
 
     @property
     def workers_are_apart(self) -> bool:

@@ -53,6 +53,7 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "parallel_config.tensor_parallel_size": ("parallel", "tensor_parallel_size"),
     "parallel_config.distributed_executor_backend": ("parallel", "distributed_executor_backend"),
     "parallel_config.worker_cls": ("parallel", "worker_cls"),
+    "parallel_config.worker_extension_cls": ("parallel", "worker_extension_cls"),
     "load_config.load_format": ("load", "load_format"),
     "device_config.device_type": ("device", "device_type"),
     "observability_config.log_stats": ("", "log_stats"),

@@ -238,6 +238,13 @@ class EngineArgs:
         ),
     ] = "auto"
     attention_backend: Annotated[
+    worker_extension_cls: Annotated[
+        str,
+        Setting(
+            "class paths of worker extensions beyond those that plugins declare, with commas",
+            group="Engine",
+        ),
+    ] = ""
         str | None,
         Setting(
             "name of a registered attention backend, or a class path; auto: the platform's",
@@ -390,6 +397,7 @@ class EngineArgs:
             f"the configuration that {claim.owner} left",
             find_quantized(changed.model.hf_config),
             nobody if quantization is None else accepted(self, host),
+                worker_extension_cls=self.worker_extension_cls,
         )
         check_platform_takes(quantization, platform, claim.owner)
         return changed

@@ -16,6 +16,7 @@ from .errors import ConfigError
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
 from .worker_class import make_worker
+from .worker_extensions import call_worker
 
 
 class Executor:
@@ -105,7 +106,7 @@ class UniProcExecutor(Executor):
     ) -> list[Any]:
         """As the base says; a call in this process runs to its end also when that is too late."""
         started = time.monotonic()
-        result = getattr(self.worker, method)(*args, **(kwargs or {}))
+        result = call_worker(self.worker, method, args, kwargs or {})
         if timeout is not None and time.monotonic() - started > timeout:
             raise TimeoutError(f"worker 0 has not answered within {timeout:g} s")
         return [result]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.errors import HostError, describe_error, exc_info_of
 from hookserve.hookspecs.notify_loop import caught
 
@@ -181,7 +182,8 @@ class EngineProcess(ChildProcess):
             # The caller asked for something that failed; the engine itself is unharmed.
             logger.warning("collective_rpc %r failed", message.method, exc_info=exc_info_of(error))
             said = isinstance(error, HookserveError | HostError)
-            text = f"{message.method}: {error if said else describe_error(error)}"
+            by = "" if said or (owner := owner_of(error)) is None else f" (of plugin {owner})"
+            text = f"{message.method}: {error if said else describe_error(error)}{by}"
             self.channel.send(RpcResult(message.call_id, error=text))
             self._raise_if_workers_ended(core, error)
 

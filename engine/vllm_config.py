@@ -147,6 +147,8 @@ class ParallelConfig:
     tensor_parallel_size: int
     distributed_executor_backend: str
     worker_cls: str
+    worker_extension_cls: str
+    """Names or class paths, with commas between them; empty: those of plugins alone."""
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     rank: int = 0
@@ -262,6 +264,7 @@ class VllmConfig:
             load_config=LoadConfig(load_format=config.load.load_format),
             device_config=DeviceConfig(device_type=config.device.device_type),
             compilation_config=CompilationConfig(),
+                worker_extension_cls=config.parallel.worker_extension_cls,
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
             attention_config=AttentionConfig(config.attention_backend),

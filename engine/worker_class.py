@@ -1,4 +1,6 @@
-"""Which class a worker is, and how one is made of it. What a worker does is ``worker``'s."""
+"""Which class a worker is, and how one is made of it. What a worker does is ``worker``'s, what
+plugins add to it ``worker_extensions``'.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from hookserve.hookspecs.targets import check_path, import_target
 
 from .errors import ConfigError
 from .vllm_config import VllmConfig
+from .worker_extensions import Extensions
 
 
 def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | None = None) -> Any:
-    """An instance of ``parallel_config.worker_cls``, without device or model yet.
+    """An instance of ``parallel_config.worker_cls`` with its extensions, without device or model
+    yet.
 
     Args:
         rank: also the number of the device on this machine.
@@ -22,6 +26,8 @@ def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | No
 
     Raises:
         ConfigError: the class cannot be imported.
+        WorkerPluginsError: a plugin's extension cannot be used; everything is to start again
+            without the plugin.
     """
     path = vllm_config.parallel_config.worker_cls
     platform = current().platform()
@@ -31,6 +37,10 @@ def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | No
             f"worker class: {fault}; it is what --worker-cls or the platform {platform.owner} "
             "asked for"
         )
+    extensions = Extensions(
+        current(), f"worker {path}, which --worker-cls or the platform {platform.owner} asked for"
+    )
+    extensions.find(vllm_config.parallel_config.worker_extension_cls)
     with current().enter(platform.plugin):
         try:
             worker_cls = import_target(path)
@@ -39,10 +49,12 @@ def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | No
                 f"worker class {path} raised {describe_error(error)}; it is what --worker-cls or "
                 f"the platform {platform.owner} asked for"
             ) from error
-        return worker_cls(
+        worker = extensions.extend(worker_cls)(
             vllm_config,
             local_rank=rank,
             rank=rank,
             distributed_init_method=init_method,
             is_driver_worker=rank == 0,
         )
+    extensions.check_attributes(worker)
+    return worker

@@ -11,7 +11,7 @@ imported while the engine compares, ``Proceed`` comes in; from then on calls are
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +33,7 @@ from .messages import (
     RpcResult,
     Shutdown,
 )
+from .worker_extensions import call_worker
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class WorkerProcess(ChildProcess):
     """The life of the process, one method for each part."""
 
     name = "a worker"
-    worker: Any
+    worker: Any = None
+    """Made at the first call, whose caller is told which plugins fail at it."""
+    _make_worker: Callable[[], Any]
 
     def serve(self) -> int:
         start = self.channel.recv()
@@ -67,12 +70,13 @@ class WorkerProcess(ChildProcess):
         if not isinstance(message, Proceed):
             raise ChannelError(f"expected Proceed, got {type(message).__name__}")
         with set_current_vllm_config(vllm_config):
-            self.worker = make_worker(
+            self._make_worker = lambda: make_worker(
                 vllm_config, rank=start.rank, init_method=start.distributed_init_method
             )
             self._loop()
         try:
-            self.worker.shutdown()
+            if self.worker is not None:
+                self.worker.shutdown()
         finally:
             self.host.close()
         return 0
@@ -129,8 +133,9 @@ class WorkerProcess(ChildProcess):
     def _call(self, message: CollectiveRpc) -> None:
         """Call a method and send what it returns, or what it raised."""
         try:
-            method = getattr(self.worker, message.method)
-            result = method(*message.args, **message.kwargs)
+            if self.worker is None:
+                self.worker = self._make_worker()
+            result = call_worker(self.worker, message.method, message.args, message.kwargs)
             self.channel.send(RpcResult(message.call_id, result))
         except ChannelClosed:
             raise

@@ -58,6 +58,7 @@ from .types import (
 )
 
 __all__ = [
+from .worker_methods import worker_method
     "API_VERSION",
     "ROLES",
     "SCOPES",
@@ -108,3 +109,4 @@ __all__ = [
     "hookspec",
     "running",
 ]
+    "worker_method",

@@ -28,6 +28,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "attention_backend": (Named,),
     "quantization": (Named,),
     "hf_config": (Named,),
+    "worker_extension": (Named,),
     "logits_processor": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]

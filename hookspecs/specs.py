@@ -169,6 +169,18 @@ def hf_config(ctx: PluginContext) -> Named | Iterable[Named] | None:
     Called: once in each process, at bootstrap (collect).
     Fails: the plugin is out everywhere (refuse).
     Since: 1.0.
+@hookspec(call="collect", roles=("worker",), failure="refuse", kind="worker_extension")
+def worker_extension(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Add methods to every worker, for ``collective_rpc``; those of all plugins at once.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
     """
 
 

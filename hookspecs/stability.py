@@ -40,6 +40,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "executor",
                 "logits_processor",
                 "scheduler",
+                "worker_extension",
                 "authenticator",
                 "middleware",
                 "cli_command",
@@ -114,6 +115,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.hookspecs.UnknownNameError",
                 "hookserve.engine.AsyncEngineArgs",
                 "hookserve.engine.AsyncLLM",
+                "hookserve.hookspecs.worker_method",
                 "hookserve.engine.EngineArgs",
                 "hookserve.engine.LLMEngine",
                 "hookserve.engine.RequestOutputKind",
@@ -194,6 +196,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "--front-hook-timeout",
                 "--step-hook-timeout",
                 "--startup-hook-timeout",
+                "--worker-extension-cls",
                 "--trace-hooks",
             ),
             "unstable": (

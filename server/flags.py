@@ -218,6 +218,7 @@ _MODEL = (
 
 _PARALLEL = (
     *_works("tensor-parallel-size", "distributed-executor-backend", "worker-cls"),
+    *_works("worker-extension-cls"),
     Flag(
         "pipeline-parallel-size",
         "refused",
@@ -277,7 +278,6 @@ _PARALLEL = (
     ),
     *_refused("tensor-parallel ranks are all there are", "all2all-backend"),
     *_refused("tensor-parallel ranks are all there are", "enable-eplb", arity="none"),
-    *_refused("a worker is one class; name it with --worker-cls", "worker-extension-cls"),
     *_refused("one machine is all there is", "nnodes", neutral=("1",)),
     *_refused("one machine is all there is", "node-rank", neutral=("0",)),
     *_refused("one machine is all there is", "master-addr", "master-port"),

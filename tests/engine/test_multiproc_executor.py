@@ -61,6 +61,14 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
         each.shutdown() if isinstance(each, MultiprocExecutor) else each.close()
 
 
+@pytest.fixture
+def plain_host() -> Iterator[None]:
+    """Without plugins, where engine and worker are one process."""
+    host = bootstrap({"engine", "worker"}, PluginSettings(no_plugins=True))
+    yield
+    host.close()
+
+
 def pids(executor: MultiprocExecutor) -> list[int]:
     return [worker.pid for worker in executor.workers]
 
@@ -109,8 +117,7 @@ def test_values_cross_in_both_directions_and_others_are_refused_by_type(start: S
     assert executor.collective_rpc("echo", args=(1,)) == [[1, 0], [1, 1]], "the ranks are in step"
 
 
-def test_one_process_passes_any_object_as_it_is(start: Start) -> None:
-    start(ranks=1)  # for its host
+def test_one_process_passes_any_object_as_it_is(plain_host: None) -> None:
     config = make_config(worker_cls="stub_worker:StubWorker")
     executor = UniProcExecutor(VllmConfig.from_engine_config(config))
     marker = object()
