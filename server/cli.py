@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,19 @@ VERBS: dict[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run the program and return its exit code. A thread that something left behind in it does
+    not keep the process."""
+    before = set(threading.enumerate())
+    code = _run(list(sys.argv[1:] if argv is None else argv))
+    if any(not thread.daemon and thread not in before for thread in threading.enumerate()):
+        from .event_loop import leave_if_stuck
+
+        leave_if_stuck(code, before)
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """Find the verb and run it; what is to be told of its failure is told."""
     verb = next((word for word in words if not word.startswith("-")), None)
     try:
         return _dispatch(words, verb)

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -69,15 +69,17 @@ def _end_tasks(loop: asyncio.AbstractEventLoop, budget_s: float) -> None:
         loop.close()
 
 
-def leave_if_stuck(code: int) -> None:
-    """End the process at once with ``code`` if a thread would keep it from ending by itself, or
-    would be stopped by the interpreter in the middle of tensor code."""
+def leave_if_stuck(code: int, besides: Collection[threading.Thread] = ()) -> None:
+    """End the process at once with ``code`` if a thread, ``besides`` these, would keep it from
+    ending by itself, or would be stopped by the interpreter in the middle of tensor code."""
     deadline = time.monotonic() + END_BUDGET_S
     own = threading.current_thread()
     threads = [
         each
         for each in threading.enumerate()
-        if each is not own and (not each.daemon or each.name == ENGINE_THREAD)
+        if each is not own
+        and each not in besides
+        and (not each.daemon or each.name == ENGINE_THREAD)
     ]
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -24,6 +24,7 @@ from starlette.routing import Mount, Route
 from hookserve.hookspecs import Endpoint, RequestRecord, hookimpl
 from hookserve.server import event_loop
 from hookserve.server.plugin_tasks import PluginExit, contain
+from harness import run_command
 from http_front import exchange, listening, post
 from scripted_engine import say
 
@@ -369,3 +370,31 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> N
     )
     assert done.returncode == 9
     assert "left behind: sleeper" in done.stderr
+
+
+RUNAWAY = """
+import threading
+from hookserve.hookspecs import hookimpl
+
+threading.Thread(target=threading.Event().wait, name="runaway").start()
+
+@hookimpl
+def hf_config():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "flags", "code"),
+    [(False, ["--dry-run"], 0), (True, ["--require-plugins", "runaway"], 78)],
+    ids=["a dry run", "a start that fails"],
+)
+def test_a_plugins_thread_keeps_no_command_from_ending(
+    broken: bool, flags: list[str], code: int, tiny_llama: Path, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "runaway.py"
+    plugin.write_text(RUNAWAY + ("raise ValueError('broken')\n" if broken else ""))
+    done = run_command(["run", str(tiny_llama), "--plugin", str(plugin), *flags], timeout=30)
+    assert done.returncode == code, done.stderr
+    assert "left behind: runaway" in done.stderr
+    assert ("failed at stage 'import': ValueError: broken" in done.stderr) is broken
