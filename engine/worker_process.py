@@ -10,6 +10,7 @@ imported while the engine compares, ``Proceed`` comes in; from then on calls are
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from hookserve.hookspecs import Host
 
     from .vllm_config import VllmConfig
+
+logger = logging.getLogger("hookserve.engine.worker_process")
 
 ROOT_CAUSE_S = 1.0
 """So long a rank that lost another waits before it says so: the engine knows how the other ended,
@@ -99,6 +102,8 @@ class WorkerProcess(ChildProcess):
         host = bootstrap({"worker"}, start.plugins, crash_mark=self.crash_mark)
         host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
+        for warning in host.warnings:
+            logger.warning("%s", warning)
         return host, vllm_config
 
     # -- the loop -------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ class Host:
                 raise HostError(f"unknown role '{role}'{did_you_mean(role, ROLES)}")
         self.settings = settings
         self.objects = tuple(objects)
+        self._denied = {denied.identity: denied for denied in settings.denied}
         self.warnings: list[str] = []
         self.on_close: Callable[[Host], None] | None = None
         self.pm = PluginManager(self.report)
@@ -434,6 +435,7 @@ class Host:
                 f"plugin {denied.identity} failed in the {denied.process} process, and there is "
                 f"no such plugin in {'+'.join(sorted(self.roles))}"
             )
+        self._denied[plugin.identity] = denied
         was_active = plugin.state == "active"
         plugin.reason = f"it failed in the {denied.process} process" + (
             "; its modules stay imported here" if was_active else ""
@@ -522,7 +524,8 @@ class Host:
         """The plugins that are out here, for the deny list of the processes to come."""
         process = self._process()
         return [
-            Denied(plugin.identity, process, plugin.stage or "run", plugin.error or "")
+            self._denied.get(plugin.identity)
+            or Denied(plugin.identity, process, plugin.stage or "run", plugin.error or "")
             for plugin in self.plugins
             if plugin.state == "out"
         ]
