@@ -128,7 +128,7 @@ def processor_paths(given: Iterable[Any]) -> tuple[str, ...]:
     for each in [given] if isinstance(given, str) else given:
         path = target_text(each) if isinstance(each, type) else each
         fault = check_path(path) if isinstance(path, str) else "expected a class or its path"
-        if fault is None and isinstance(each, type) and _import_or_none(path) is not each:
+        if isinstance(each, type) and (fault is not None or _import_or_none(path) is not each):
             fault = "the class cannot be imported by its name; define it at the top of a module"
         if fault is not None:
             raise ConfigError(f"--logits-processors {cut(repr(each))}: {fault}")

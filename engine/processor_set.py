@@ -11,7 +11,8 @@ import copy
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -73,16 +74,20 @@ class _Failed(Exception):
 
 
 class _Guarded:
-    """One processor, its owner, and what it has done wrong so far.
+    """One processor, its owner, and what it has done wrong so far. Making this builds it.
 
     Args:
+        make: builds an instance.
         budget_s: for one call. The first one of each method may take longer: what is compiled or
             fetched then is not fetched again.
     """
 
-    def __init__(self, found: ProcessorClass, instance: Any, budget_s: float) -> None:
+    def __init__(self, found: ProcessorClass, make: Callable[[], Any], budget_s: float) -> None:
         self.found = found
-        self.instance = instance
+        self.instance = make()
+        self.rows = BatchRows()
+        """Those that it was told of last."""
+        self._make = make
         self.off: str | None = None
         """Why it is called no more."""
         self._budget_s = budget_s
@@ -121,6 +126,16 @@ class _Guarded:
                     f"one call of {method} took {elapsed_s:.2g} s; it has {self._budget_s:g} s"
                 )
             self._called.add(method)
+
+    def renew(self) -> None:
+        """Build it again, without rows: what it knows of them is not what it was told."""
+        self.rows = BatchRows()
+        try:
+            with enter(self.found.plugin):
+                self.instance = self._make()
+        except caught() as error:
+            self.note("being built again", error)
+            self._switch_off("it cannot be built again")
 
     def note(self, method: str, error: BaseException) -> None:
         logger.warning(
@@ -168,7 +183,6 @@ class ProcessorSet:
     ) -> None:
         self._early, self._slots, self._late = early, slots, late
         self._states = states
-        self._rows = BatchRows()
         self._requests: Sequence[ProcessedRequest] = ()
         self._context: LogitsContext | None = None
         self._entered: list[ProcessedRequest] = []
@@ -190,21 +204,24 @@ class ProcessorSet:
         if not found:
             return None
         states = _make_states(vllm_config, batch)
+        budget_s = host.settings.step_hook_timeout_s
         early: list[_Guarded] = []
         slots: list[_Guarded] = []
         late: list[_Guarded] = []
         for each in found:
+            build: Any = each.cls
+            by_slots = issubclass(each.cls, SlotLogitsProcessor)
+            given: tuple[Any, ...] = (
+                (vllm_config, states) if by_slots else (vllm_config, DEVICE, False)
+            )
             try:
                 with enter(each.plugin):
-                    if issubclass(each.cls, SlotLogitsProcessor):
-                        instance, place = each.cls(vllm_config, states), slots
-                    else:
-                        instance = each.cls(vllm_config, DEVICE, False)
-                        place = late if instance.is_argmax_invariant() else early
+                    guarded = _Guarded(each, partial(build, *given), budget_s)
+                    is_late = not by_slots and guarded.instance.is_argmax_invariant()
             except caught() as error:
                 each.refuse(host, "could not be built", error)
             else:
-                place.append(_Guarded(each, instance, host.settings.step_hook_timeout_s))
+                (slots if by_slots else late if is_late else early).append(guarded)
                 logger.info("%s is used", each.label)
         return cls(early, slots, late, states)
 
@@ -265,11 +282,9 @@ class ProcessorSet:
             self._fail_rows(each, sentence)
         if self._slots:
             self._context = _make_context(inputs)
-        if self._early or self._late:
-            update = self._rows.update(requests)
-            for each in (*self._early, *self._late):
-                if each.off is None:
-                    self._try(each, "update_state", update)
+        for each in (*self._early, *self._late):
+            if each.off is None:
+                self._try(each, "update_state", each.rows.update(requests))
 
     def apply_early(self, logits: torch.Tensor) -> torch.Tensor:
         return self._apply(self._early, logits)
@@ -315,6 +330,8 @@ class ProcessorSet:
         except _Failed as error:
             self._failed[each] = each.sentence(error)
             self._fail_rows(each, self._failed[each])
+            if method == "update_state":
+                each.renew()
             return None
         tensor: torch.Tensor | None = answer
         return tensor

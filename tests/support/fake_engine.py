@@ -141,6 +141,7 @@ def make_config(
     worker_cls: str = "fake_engine:FakeWorker",
     dtype: str = "float32",
     policy: str = "fcfs",
+    logits_processors: tuple[str, ...] = (),
 ) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(
@@ -157,6 +158,7 @@ def make_config(
             max_model_len=max_model_len,
             vocab_size=VOCAB,
             seed=seed,
+            logits_processors=logits_processors,
         ),
         cache=CacheConfig(
             block_size=block_size,
