@@ -217,8 +217,12 @@ _MODEL = (
 )
 
 _PARALLEL = (
-    *_works("tensor-parallel-size", "distributed-executor-backend", "worker-cls"),
-    *_works("worker-extension-cls"),
+    *_works(
+        "tensor-parallel-size",
+        "distributed-executor-backend",
+        "worker-cls",
+        "worker-extension-cls",
+    ),
     Flag(
         "pipeline-parallel-size",
         "refused",
