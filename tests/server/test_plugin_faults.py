@@ -21,10 +21,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
+from harness import run_command
 from hookserve.hookspecs import Endpoint, RequestRecord, hookimpl
 from hookserve.server import event_loop
 from hookserve.server.plugin_tasks import PluginExit, contain
-from harness import run_command
 from http_front import exchange, listening, post
 from scripted_engine import say
 
