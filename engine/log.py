@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hookserve.hookspecs.record_owner import owner_of_record
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host
+
+logger = logging.getLogger(__name__)
 
 LEVELS: tuple[str, ...] = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _COLORS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
@@ -94,3 +99,9 @@ def own_logging(level: str, role: str, *, color: bool = False) -> logging.Logger
     root.addHandler(RootHandler(logger.handlers[-1]))
     root.setLevel(level)
     return logger
+
+
+def log_host(host: Host) -> None:
+    """What an operator should know of plugins: overrides, closed endpoints, what they changed."""
+    for line in host.warnings:
+        logger.warning("%s", line)

@@ -5,7 +5,6 @@ last. Servers and their child processes make their own.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,8 +16,7 @@ from hookserve.hookspecs.types import Role
 
 from .environment import default_cache_dir
 from .errors import ConfigError
-
-logger = logging.getLogger(__name__)
+from .log import log_host
 
 
 def open_host(
@@ -54,8 +52,7 @@ def open_host(
     host = bootstrap(roles, wanted, objects=objects)
     is_first = host.hold()
     if is_first:
-        for line in host.warnings:
-            logger.warning("%s", line)
+        log_host(host)
     return host, is_first
 
 

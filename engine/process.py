@@ -26,7 +26,7 @@ from .channel import ChannelClosed, ChannelError, wait_readable
 from .child_process import ChildProcess, run_child
 from .codec import Message
 from .errors import HookserveError, WorkerError, WorkerPluginsError
-from .log import own_logging
+from .log import log_host, own_logging
 from .messages import (
     Abort,
     AddRequest,
@@ -91,9 +91,8 @@ class EngineProcess(ChildProcess):
         roles: set[Role] = {"engine"} if apart else {"engine", "worker"}
         host = bootstrap(roles, start.plugins, crash_mark=self.crash_mark)
         host.calls.process_started(host.roles, vllm_config)
+        log_host(host)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
-        for warning in host.warnings:
-            logger.warning("%s", warning)
         return host, vllm_config
 
     def _load(self, host: Host, vllm_config: VllmConfig) -> EngineCore:

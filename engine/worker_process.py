@@ -10,7 +10,6 @@ imported while the engine compares, ``Proceed`` comes in; from then on calls are
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from .channel import ChannelClosed, ChannelError
 from .child_process import ChildProcess, describe_failure, run_child
 from .codec import Message
 from .errors import WorkerPluginsError
-from .log import own_logging
+from .log import log_host, own_logging
 from .messages import (
     CollectiveRpc,
     Describe,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from hookserve.hookspecs import Host
 
     from .vllm_config import VllmConfig
-
-logger = logging.getLogger("hookserve.engine.worker_process")
 
 ROOT_CAUSE_S = 1.0
 """So long a rank that lost another waits before it says so: the engine knows how the other ended,
@@ -101,9 +98,8 @@ class WorkerProcess(ChildProcess):
         vllm_config.parallel_config.rank = start.rank
         host = bootstrap({"worker"}, start.plugins, crash_mark=self.crash_mark)
         host.calls.process_started(host.roles, vllm_config)
+        log_host(host)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
-        for warning in host.warnings:
-            logger.warning("%s", warning)
         return host, vllm_config
 
     # -- the loop -------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError, EngineDeadError, RequestError
+from hookserve.engine.log import log_host
 from hookserve.hookspecs import HostError, bootstrap, current
 
 from .authentication import Authentication
 from .errors import ApiError, on_api_error, on_engine_failure, on_http_exception
 from .limits import BodyLimits
-from .logging_setup import log_host, log_settings
+from .logging_setup import log_settings
 from .request_guard import RequestGuard
 from .settings import Settings
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hookserve.engine.errors import HookserveError, UsageError
+from hookserve.engine.log import log_host
 from hookserve.hookspecs.errors import HostError
 
 from .arguments import add_settings
-from .logging_setup import log_host, start_logging, use_color
+from .logging_setup import start_logging, use_color
 from .settings import Settings, all_specs, resolve_settings
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookserve.engine.log import log_host
 from hookserve.engine.model_choices import GENERATION_KEYS
 
-from .logging_setup import log_host
 from .memory_plan import MemoryPlan, plan_memory
 from .plugin_table import format_table, rows_of
 from .setting_values import Origin

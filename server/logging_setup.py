@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
 
 from hookserve.engine.log import own_logging
 
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +29,4 @@ def log_settings(settings: Settings) -> None:
     for line in settings.notes:
         logger.info("%s", line)
     for line in settings.warnings:
-        logger.warning("%s", line)
-
-
-def log_host(host: Host) -> None:
-    """What an operator should know: overrides, closed endpoints, what a plugin changed."""
-    for line in host.warnings:
         logger.warning("%s", line)

@@ -105,7 +105,7 @@ def _quieter(settings: Settings) -> Settings:
 
 
 def _tell(host: Host, own: Collection[str]) -> None:
-    from .logging_setup import log_host
+    from hookserve.engine.log import log_host
 
     log_host(host)
     for claim in host.registry("cli_command").claims():

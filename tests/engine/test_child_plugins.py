@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from fake_engine import make_config
 from hookserve.engine.channel import Channel
 from hookserve.engine.child_process import module_command, spawn
 from hookserve.engine.messages import Failed, ManifestSent, Start
+from hookserve.engine.worker_messages import StartWorker
 from hookserve.hookspecs import Host, Manifest, PluginSettings, compare_manifests
 from hookserve.hookspecs.crash_mark import CrashMark
 from plugin_folder import install_plugin
@@ -69,18 +71,23 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(plugins: Path) -> Iterator[Callable[[PluginSettings], Channel]]:
-    """``start(settings)``: an engine's process, whose environment wishes otherwise, is told to."""
+def start(plugins: Path) -> Iterator[Callable[..., Channel]]:
+    """``start(settings)``: an engine's process, whose environment wishes otherwise, is told to;
+    ``start(settings, rank=0)``: a worker's."""
     started = []
 
-    def spawn_one(settings: PluginSettings) -> Channel:
+    def spawn_one(settings: PluginSettings, rank: int | None = None) -> Channel:
         path = os.pathsep.join([str(plugins), str(SUPPORT)])
         environment = {**os.environ, **OTHER_WISHES, "PYTHONPATH": path}
         mark = CrashMark.create()
-        process, sock = spawn(module_command("hookserve.engine.process"), environment, mark)
+        module = "hookserve.engine.process" if rank is None else "hookserve.engine.worker_process"
+        process, sock = spawn(module_command(module), environment, mark)
         channel = Channel(sock)
         started.append((process, channel, mark))
-        channel.send(Start(make_config(), settings))
+        if rank is None:
+            channel.send(Start(make_config(), settings))
+        else:
+            channel.send(StartWorker(make_config(), settings, rank, "unused"))
         return channel
 
     yield spawn_one
@@ -97,7 +104,7 @@ def receive(channel: Channel) -> Any:
 
 
 def test_children_take_lists_and_sections_from_the_parent_and_not_from_their_environment(
-    start: Callable[[PluginSettings], Channel], tmp_path: Path
+    start: Callable[..., Channel], tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
     section = {"threshold": 3, "file": str(told)}
@@ -115,7 +122,7 @@ def test_children_take_lists_and_sections_from_the_parent_and_not_from_their_env
 
 
 def test_a_section_that_does_not_fit_stops_the_process_that_alone_knows_the_plugin(
-    start: Callable[[PluginSettings], Channel], plugins: Path
+    start: Callable[..., Channel], plugins: Path
 ) -> None:
     (plugins / "kept" / "hookserve.toml").write_text('roles = ["engine"]\n')
     settings = PluginSettings(allow=("kept",), config={"kept": {"treshold": 1}})
@@ -128,3 +135,16 @@ def test_a_section_that_does_not_fit_stops_the_process_that_alone_knows_the_plug
         "--plugin-config: the section of own-dist:hookserve:kept: unknown key 'treshold'; "
         "did you mean threshold?"
     )
+
+
+def test_a_worker_tells_what_plugins_of_workers_changed(
+    start: Callable[..., Channel], plugins: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = "import os\nos.environ['SET_BY_WORKER'] = '1'\n" + textwrap.dedent(KEPT)
+    (plugins / "kept" / "__init__.py").write_text(changes)
+    (plugins / "kept" / "hookserve.toml").write_text('roles = ["worker"]\n')
+    settings = PluginSettings(allow=("kept",), config={"kept": {"file": os.devnull}})
+    sent = receive(start(settings, rank=1))
+    assert isinstance(sent, ManifestSent), sent
+    line = "WARNING .* plugin own-dist:hookserve:kept: changed os.environ: SET_BY_WORKER\n"
+    assert len(re.findall(line, capfd.readouterr().err)) == 1
