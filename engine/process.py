@@ -90,8 +90,8 @@ class EngineProcess(ChildProcess):
         apart = start.config.parallel.workers_are_apart
         roles: set[Role] = {"engine"} if apart else {"engine", "worker"}
         host = bootstrap(roles, start.plugins, crash_mark=self.crash_mark)
-        host.calls.process_started(host.roles, vllm_config)
         log_host(host)
+        host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         return host, vllm_config
 

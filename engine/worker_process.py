@@ -97,8 +97,8 @@ class WorkerProcess(ChildProcess):
         vllm_config = VllmConfig.from_engine_config(start.config)
         vllm_config.parallel_config.rank = start.rank
         host = bootstrap({"worker"}, start.plugins, crash_mark=self.crash_mark)
-        host.calls.process_started(host.roles, vllm_config)
         log_host(host)
+        host.calls.process_started(host.roles, vllm_config)
         self.channel.send(ManifestSent(msgspec.to_builtins(host.manifest())))
         return host, vllm_config
 
