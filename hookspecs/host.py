@@ -40,7 +40,7 @@ from .hook import HOOK_CLASSES, Collect, Hook
 from .hook_trace import is_traced, traced
 from .loading import load_plugin
 from .manager import PluginManager
-from .manifest import Manifest, NameEntry, PluginEntry
+from .manifest import Manifest, manifest_of
 from .markers import HookInfo
 from .notify_loop import caught
 from .owned import Owned
@@ -532,24 +532,7 @@ class Host:
 
     def manifest(self) -> Manifest:
         """This process's plugins and registries as plain data."""
-        return Manifest(
-            process=self._process(),
-            roles=sorted(self.roles),
-            plugins=[
-                PluginEntry(
-                    plugin.identity, plugin.version, plugin.state, plugin.stage, plugin.error
-                )
-                for plugin in self.plugins
-            ],
-            registries={
-                kind: [
-                    NameEntry(claim.name, claim.owner, claim.target_text())
-                    for claim in registry.all_claims()
-                    if not claim.late and claim.state != "closed"
-                ]
-                for kind, registry in self._registries.items()
-            },
-        )
+        return manifest_of(self._process(), self.roles, self.plugins, self._registries)
 
     def describe(self) -> list[PluginReport]:
         """A report about each plugin that was found, in call order."""

@@ -5,11 +5,17 @@ The parent acts on the comparison (deny and restart); sending it is ``engine``'s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from .errors import PluginConflictError
-from .plugin import OBJECT_GROUP
+from .plugin import OBJECT_GROUP, Plugin
 from .settings import Denied
+
+if TYPE_CHECKING:
+    from .registry import Registry
 
 
 class PluginEntry(msgspec.Struct, frozen=True):
@@ -38,6 +44,32 @@ class Manifest(msgspec.Struct, frozen=True):
     roles: list[str]
     plugins: list[PluginEntry]
     registries: dict[str, list[NameEntry]]
+
+
+def manifest_of(
+    process: str,
+    roles: Iterable[str],
+    plugins: Iterable[Plugin],
+    registries: Mapping[str, Registry],
+) -> Manifest:
+    """What came of the plugins in this process. What was registered late is left out, which other
+    processes may not have, and so is what nobody opened."""
+    return Manifest(
+        process=process,
+        roles=sorted(roles),
+        plugins=[
+            PluginEntry(plugin.identity, plugin.version, plugin.state, plugin.stage, plugin.error)
+            for plugin in plugins
+        ],
+        registries={
+            kind: [
+                NameEntry(claim.name, claim.owner, claim.target_text())
+                for claim in registry.all_claims()
+                if not claim.late and claim.state != "closed"
+            ]
+            for kind, registry in registries.items()
+        },
+    )
 
 
 def compare_manifests(parent: Manifest, child: Manifest) -> list[Denied]:
