@@ -6,7 +6,7 @@ The host calls hooks through ``calls``, and only the host registers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn, overload
 
 import pluggy
 
@@ -73,7 +73,7 @@ class PluginManager(pluggy.PluginManager):
 
     def adopt(self, plugin: Plugin) -> None:
         """Register a plugin that ``checks`` has accepted, under its identity."""
-        own = type(plugin.instance)
+        own: Any = type(plugin.instance)
         is_plain = own.__eq__ is object.__eq__ and own.__ne__ is object.__ne__
         super().register(plugin.instance if is_plain else StandIn(plugin), plugin.identity)
 
