@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 @contextmanager
 def watched(plugin: Plugin, what: str, budget_s: float) -> Iterator[None]:
     """Log a warning if the block takes longer than the budget, while it still runs."""
-    timer = threading.Timer(
-        budget_s,
-        logger.warning,
-        ("plugin %s: %s still runs after %g s", plugin.identity, what, budget_s),
-    )
+
+    def tell() -> None:
+        logger.warning("plugin %s: %s still runs after %g s", plugin.identity, what, budget_s)
+
+    timer = threading.Timer(budget_s, tell)
     timer.daemon = True
     timer.start()
     try:
