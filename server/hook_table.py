@@ -59,9 +59,8 @@ def format_hooks(rows: Iterable[HookRow]) -> str:
     """A line for each hook, and one below it for each implementation."""
     lines = []
     for row in rows:
-        lines.append(
-            f"{row.name}  {row.call}, in {', '.join(row.roles)}, {row.failure} ({row.tier})"
-        )
+        roles = ", ".join(row.roles)
+        lines.append(f"{row.name}  {row.call}; in {roles}; failure: {row.failure}; {row.tier}")
         lines += [f"  {number}. {one.identity}  {one.where}" for number, one in _numbered(row)]
     return "\n".join(lines)
 

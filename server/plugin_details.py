@@ -37,7 +37,7 @@ def identity_of(settings: PluginSettings, entry: str) -> str:
     Raises:
         PluginSelectionError: if the entry means no plugin, or several.
     """
-    return select(entry, find_plugins(settings), "server plugins show").identity
+    return select(entry, find_plugins(settings), "NAME").identity
 
 
 def details_of(

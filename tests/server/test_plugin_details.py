@@ -142,6 +142,7 @@ def test_hooks_lists_every_hook_with_its_implementations_in_call_order(tell: Any
     assert rows["admit"]["implementations"] == []
     text = tell("hooks", *config)
     assert f"  1. {EARLY_ID}  " in text and f"  2. {WHOLE_ID}  " in text
+    assert "\nadmit  first; in front; failure: request; provisional\n" in text
 
 
 def test_what_cannot_be_loaded_at_all_has_no_table(tell: Any, tmp_path: Path) -> None:
