@@ -72,7 +72,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
         route: the path of the route, such as ``"/v1/chat/completions"``.
         model: the name under which the reply is given.
         body: the request's JSON as plain data. A changed body is checked again.
-        headers: as in ``RequestHead``.
+        headers: as in ``RequestHead``, without ``authorization``.
     """
 
     request_id: str

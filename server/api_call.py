@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -105,7 +105,7 @@ class ApiCall:
                 route=self.route,
                 model=self.checked.model,
                 body=await _off_loop(len(body), _decode, body),
-                headers=head_of(self._http.scope).headers,
+                headers=_without_keys(head_of(self._http.scope).headers),
             )
             answer = await self._calls.before_request(
                 self._request, self.principal, accept=self._accept
@@ -281,6 +281,11 @@ async def _off_loop(num_bytes: int, work: Callable[[bytes], Any], body: bytes) -
     if num_bytes > MAX_BYTES_ON_LOOP:
         return await asyncio.to_thread(work, body)
     return work(body)
+
+
+def _without_keys(headers: Mapping[str, str]) -> dict[str, str]:
+    """Plugins are told who sends a request. The key that shows it is for those who say so."""
+    return {name: value for name, value in headers.items() if name != "authorization"}
 
 
 def _decode(body: bytes) -> Any:
