@@ -103,6 +103,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str | None = None
     """Name in the registry of attention backends, or a class path; ``None``: the platform's."""
     enforce_eager: bool = False
+    custom_ops: list[str] = []
+    """What the operator switched on and off (``hookserve.ops.op_rule``)."""
+    ir_op_priority: dict[str, list[str]] = {}
+    """Registered name of an op to the names of its providers, the first that works is taken."""
     log_stats: bool = True
     log_level: str = "INFO"
     log_color: bool = False

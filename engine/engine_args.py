@@ -40,6 +40,7 @@ from .model_choices import (
     resolve_tokenizer,
     text_config_of,
 )
+from .op_settings import read_custom_ops, read_op_priority
 from .plugin_arguments import ask_plugins
 from .plugin_code import import_platform
 from .processor_classes import processor_paths
@@ -237,7 +238,6 @@ class EngineArgs:
             "class path of the worker, package.module:Class; auto: the platform's", group="Engine"
         ),
     ] = "auto"
-    attention_backend: Annotated[
     worker_extension_cls: Annotated[
         str,
         Setting(
@@ -245,6 +245,7 @@ class EngineArgs:
             group="Engine",
         ),
     ] = ""
+    attention_backend: Annotated[
         str | None,
         Setting(
             "name of a registered attention backend, or a class path; auto: the platform's",
@@ -256,6 +257,25 @@ class EngineArgs:
         bool,
         Setting("compute with torch's own functions alone: compile no kernels", group="Engine"),
     ] = False
+    compilation_config: Annotated[
+        dict[str, Any],
+        Setting(
+            'JSON, such as {"custom_ops": ["-rms_norm"]}: all, none, +NAME or -NAME of ops that '
+            "platforms and plugins have their own code for",
+            group="Engine",
+            kind="json",
+            aliases=("-cc",),
+        ),
+    ] = field(default_factory=dict)
+    ir_op_priority: Annotated[
+        dict[str, Any],
+        Setting(
+            'JSON, such as {"rms_norm": ["c", "torch"]}: providers of an op, of which the first '
+            "that works is taken; one that fails is not passed over",
+            group="Engine",
+            kind="json",
+        ),
+    ] = field(default_factory=dict)
     additional_config: Annotated[
         dict[str, Any],
         Setting("free-form JSON for platforms and plugins", group="Engine", kind="json"),
@@ -377,6 +397,7 @@ class EngineArgs:
                 distributed_executor_backend=executor,
                 executor_reason=executor_reason,
                 worker_cls=self.worker_cls,
+                worker_extension_cls=self.worker_extension_cls,
             ),
             load=LoadConfig(load_format=self.load_format),
             device=DeviceConfig(
@@ -386,6 +407,8 @@ class EngineArgs:
             ),
             attention_backend=self.attention_backend,
             enforce_eager=self.enforce_eager,
+            custom_ops=read_custom_ops(self),
+            ir_op_priority=read_op_priority(self),
             log_stats=not self.disable_log_stats,
             log_level=self.log_level,
             log_color=self.log_color,
@@ -397,7 +420,6 @@ class EngineArgs:
             f"the configuration that {claim.owner} left",
             find_quantized(changed.model.hf_config),
             nobody if quantization is None else accepted(self, host),
-                worker_extension_cls=self.worker_extension_cls,
         )
         check_platform_takes(quantization, platform, claim.owner)
         return changed

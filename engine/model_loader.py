@@ -303,6 +303,7 @@ def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[No
                 max_model_len=model_config.max_model_len,
                 attention_backends=vllm_config.attention_config.backend_classes,
                 kernels=vllm_config.compilation_config.kernels,
+                ops=vllm_config.compilation_config.ops,
             ),
             vllm_config.device_config.device,
         ):

@@ -1,5 +1,5 @@
 """What plugins contribute to a model before it is built: the class of its configuration, the
-attention backend and the quantization. The worker fills them into its tree here.
+attention backend, the ops and the quantization. The worker fills them into its tree here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hookserve.ops.quantization import QuantizationConfig
 from .errors import ConfigError
 from .hf_configs import make_hf_config
 from .kernel_choice import choose_kernels
+from .op_choices import choose_ops
 from .plugin_code import as_plugin
 from .quantized import find_quantized
 from .regular_file import read_json_object
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 
 def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
-    """Fill ``hf_config``, ``attention_config.backend_classes``, the kernels and ``quant_config``
-    in.
+    """Fill ``hf_config``, ``attention_config.backend_classes``, the kernels, the ops and
+    ``quant_config`` in.
 
     Returns:
         What was asked for by name, for a message about what the model does with it.
@@ -47,6 +48,13 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         host.settings.cache_dir,
         lambda: host.calls.compile_cache_key(vllm_config),
     )
+    vllm_config.compilation_config.ops = choose_ops(vllm_config, host)
+    said += [
+        f"op {claim.name} of {claim.owner}"
+        for kind in ("oot_op", "op_provider")
+        for claim in host.registry(kind).claims()
+        if not claim.plugin.is_builtin
+    ]
     # Without a name the faster built-in one, in the layers that it takes, and the plain one.
     names = [attention.backend] if attention.backend else ["compiled", "paged"]
     attention.backend_classes = [

@@ -190,6 +190,10 @@ class AttentionConfig:
 class CompilationConfig:
     mode: int = 0
     custom_ops: list[str] = field(default_factory=list)
+    ir_op_priority: dict[str, list[str]] = field(default_factory=dict)
+    """Registered name of an op to the names of providers, the first that works is taken."""
+    ops: Any = None
+    """What is built for each op; filled by the worker before its model is built."""
     static_forward_context: dict[str, Any] = field(default_factory=dict)
     """Every attention layer of the model by its prefix; layers register themselves."""
     kernels: Any = None
@@ -260,11 +264,14 @@ class VllmConfig:
                 tensor_parallel_size=config.parallel.tensor_parallel_size,
                 distributed_executor_backend=config.parallel.distributed_executor_backend,
                 worker_cls=config.parallel.worker_cls,
+                worker_extension_cls=config.parallel.worker_extension_cls,
             ),
             load_config=LoadConfig(load_format=config.load.load_format),
             device_config=DeviceConfig(device_type=config.device.device_type),
-            compilation_config=CompilationConfig(),
-                worker_extension_cls=config.parallel.worker_extension_cls,
+            compilation_config=CompilationConfig(
+                custom_ops=list(config.custom_ops),
+                ir_op_priority={op: list(names) for op, names in config.ir_op_priority.items()},
+            ),
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
             attention_config=AttentionConfig(config.attention_backend),

@@ -5,6 +5,7 @@ call. What happens in a step is the model runner's.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from hookserve.ops.context import TensorParallelGroup, set_tp_group
 from . import resources
 from .late_refusals import late_refusals
 from .model_runner import ModelRunner
+from .op_choices import op_reports, warn_of_loose_ends
 from .platform import Platform
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
@@ -105,6 +107,10 @@ class Worker:
         with set_tp_group(self.tp_group):
             with late_refusals(current()):
                 self.runner.load_model()
+            ops = self.vllm_config.compilation_config.ops
+            if ops is not None:  # a worker of a plugin's may load by other ways
+                warn_of_loose_ends(ops)
+                current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
 
     def get_model(self) -> Any:
@@ -169,6 +175,7 @@ class Worker:
         """Let go of the model and its cache, which the configuration knows by its layers too."""
         self.model_runner = None
         self.vllm_config.compilation_config.static_forward_context.clear()
+        self.vllm_config.compilation_config.ops = None
         if self.tp_group.world_size > 1:
             from .distributed import leave_ranks
 

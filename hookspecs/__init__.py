@@ -51,14 +51,16 @@ from .types import (
     ModelEntry,
     ModelSource,
     Named,
+    OpOverride,
+    OpProvider,
     RequestRecord,
     Role,
     StatLogger,
     Target,
 )
+from .worker_methods import worker_method
 
 __all__ = [
-from .worker_methods import worker_method
     "API_VERSION",
     "ROLES",
     "SCOPES",
@@ -77,6 +79,8 @@ from .worker_methods import worker_method
     "ModelEntry",
     "ModelSource",
     "Named",
+    "OpOverride",
+    "OpProvider",
     "Plugin",
     "PluginConflictError",
     "PluginContext",
@@ -108,5 +112,5 @@ from .worker_methods import worker_method
     "hookimpl",
     "hookspec",
     "running",
-]
     "worker_method",
+]

@@ -12,12 +12,15 @@ from typing import Any
 from . import targets
 from .errors import PluginError
 from .markers import HookInfo
+from .op_names import canonical
 from .plugin import Plugin
 from .registry import Claim
-from .types import Command, Endpoint, ModelEntry, Named, Role
+from .types import Command, Endpoint, ModelEntry, Named, OpOverride, OpProvider, Role
 
 EXPECTED: Mapping[str, tuple[type, ...]] = {
     "model": (ModelEntry,),
+    "oot_op": (OpOverride,),
+    "op_provider": (OpProvider,),
     "platform": (str,),
     "stat_logger": (type, str),
     "endpoint": (Endpoint,),
@@ -25,10 +28,10 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "model_loader": (Named,),
     "executor": (Named,),
     "scheduler": (Named,),
+    "worker_extension": (Named,),
     "attention_backend": (Named,),
     "quantization": (Named,),
     "hf_config": (Named,),
-    "worker_extension": (Named,),
     "logits_processor": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]
@@ -101,6 +104,8 @@ def _wrong(plugin: Plugin, info: HookInfo, value: Any) -> PluginError:
 def _name_and_target(plugin: Plugin, kind: str, declaration: Any) -> tuple[Any, Any]:
     if kind == "platform":
         return plugin.name, declaration
+    if kind == "op_provider":
+        return canonical(kind, f"{declaration.op}.{declaration.name}"), declaration.target
     if kind in NOT_CHOSEN_BY_NAME and not isinstance(declaration, Named):
         return targets.target_text(declaration).replace(":", "."), declaration
     return declaration.name, declaration.target

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from .coarse_clock import CoarseClock
 from .context import PluginContext, enter, keep_cell
 from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
+from .declare import declared_before
 from .deprecated import tell_of_tiers
 from .discovery import discover
 from .endpoints import close_endpoints
@@ -43,6 +45,7 @@ from .manager import PluginManager
 from .manifest import Manifest, manifest_of
 from .markers import HookInfo
 from .notify_loop import caught
+from .op_names import canonical
 from .owned import Owned
 from .patience import watch, watched
 from .platforms import choose_platform
@@ -50,7 +53,7 @@ from .plugin import Plugin
 from .plugin_config import PluginConfigError, convert_config
 from .preferences import check_preferences, read_preferences
 from .registry import Claim, Registry, Say
-from .report import PluginReport, ProcessReport, plugin_report
+from .report import OpReport, PluginReport, ProcessReport, plugin_report
 from .settings import Denied, PluginSettings
 from .startup_log import StartupLog
 from .transaction import Transactions
@@ -70,6 +73,7 @@ class Host:
         settings: what the operator said.
         pm: pluggy's manager, for inspection.
         calls: the hooks that the host's users call.
+        describe_ops: the table of the ops of this process's model; a worker's to set.
         warnings: a line for each thing that an operator should know, for the host's user to log
             after bootstrap; later ones are logged as they come. What the front says as well is
             left to it.
@@ -101,6 +105,7 @@ class Host:
         self._denied = {denied.identity: denied for denied in settings.denied}
         self.warnings: list[str] = []
         self.on_close: Callable[[Host], None] | None = None
+        self.describe_ops: Callable[[], list[OpReport]] = list
         self.pm = PluginManager(self.report)
         self._strict = strict
         self._bootstrapped = False
@@ -113,6 +118,7 @@ class Host:
         self._earlier = earlier
         self._instances: dict[type, object] = {} if earlier is None else earlier._instances
         self._transactions = Transactions(self._say_of)
+        self._declared: list[Claim] = []
         self._log = StartupLog(
             speaks=strict and only is None,
             of_failures=logging.INFO if self.roles <= _BEHIND_FRONT else logging.WARNING,
@@ -195,11 +201,12 @@ class Host:
         claims = self._collect()
         if "front" in self.roles:
             close_endpoints(claims, self.plugins, self.settings, self._say)
-        self._fill(claims)
+        self._fill([*claims, *self._declared])
 
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
         before = self._take_over(plugin)
+        plugin.registrar = partial(self._declare, plugin)
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
@@ -214,6 +221,8 @@ class Host:
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
             return
+        for declared in declared_before(plugin.identity):
+            self._declare(plugin, *declared)
         twin = next((own for own in self._contexts if own.instance is plugin.instance), None)
         if twin is not None:
             plugin.state, plugin.reason = "superseded", f"is the same object as {twin.identity}"
@@ -234,6 +243,18 @@ class Host:
         is_told_by_front = "front" in plugin.facts.roles and "front" not in self.roles
         if self._strict and self._only is None and not is_told_by_front:
             tell_of_tiers(plugin)
+
+    def _declare(self, plugin: Plugin, kind: str, name: str, target: Any) -> None:
+        """Take a registration that the plugin's code makes by itself; in a process that has no
+        use for it, it is none."""
+        registry = self._registries.get(kind)
+        if registry is None:
+            return
+        name = canonical(kind, name)
+        if self._bootstrapped:
+            registry.register(name, target, plugin)
+        else:
+            self._declared.append(Claim(kind, name, target, plugin, late=True))
 
     def _take_over(self, plugin: Plugin) -> Plugin | None:
         """The plugin's record in the earlier host, if it was loaded there: its module will not be
@@ -370,7 +391,10 @@ class Host:
         error: BaseException,
         stop: str | None = None,
     ) -> None:
-        """Roll back everything of the plugin, or stop if it must work."""
+        """Roll back everything of the plugin, or stop if it must work, or if it registered by
+        itself what another one has."""
+        if isinstance(error, PluginConflictError) and self._strict:
+            raise error
         plugin.fail(stage, message, error)
         self._withdraw(plugin)
         if plugin.must_work:
@@ -553,6 +577,7 @@ class Host:
             pid=os.getpid(),
             roles=[role for role in ROLES if role in self.roles],
             plugins=self.describe(),
+            ops=self.describe_ops(),
         )
 
     def _process(self) -> str:

@@ -92,6 +92,8 @@ class Plugin:
     """What stands for it in a ``CrashMark``; 0: nothing."""
     slot: memoryview | None = None
     """Where its number is written while its code runs; ``None``: nobody looks."""
+    registrar: Callable[[str, str, Any], None] | None = None
+    """Takes what its code registers by itself: kind, name and target; the host's."""
     implementations: list[Implementation] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)
     load_ms: float | None = None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .declarations import KINDS, NOT_CHOSEN_BY_NAME
 from .errors import PluginSelectionError, did_you_mean
+from .op_names import canonical
 from .plugin import Plugin
 from .registry import Registry
 from .selection import select
@@ -44,7 +45,7 @@ def read_preferences(entries: Iterable[str], plugins: Sequence[Plugin]) -> Prefe
                 f"--prefer: unknown kind '{kind}'{did_you_mean(kind, kinds)}"
             )
         plugin = select(identity, plugins, "--prefer")
-        other = chosen.setdefault(kind, {}).setdefault(name, plugin)
+        other = chosen.setdefault(kind, {}).setdefault(canonical(kind, name), plugin)
         if other is not plugin:
             raise PluginSelectionError(
                 f"--prefer: {kind}:{name} is given to {other.identity} and to {plugin.identity}; "

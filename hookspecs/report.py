@@ -108,6 +108,23 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.state} ({self.reason})" if self.reason else self.state
 
 
+class OpReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is built for one op of the model that a worker has."""
+
+    op: str
+    """The registered name."""
+    class_name: str
+    implementation: str
+    """``"torch"``, a provider's name, or the class that is built in the op's place."""
+    owner: str
+    """The plugin's identity; ``"hookserve"``: nobody else's."""
+    reason: str
+    built: int
+    """How many layers were built."""
+    calls: int
+    """How often those were called."""
+
+
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """The plugins of one process, or why it does not tell of them."""
 
@@ -117,6 +134,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[str] = []
     plugins: list[PluginReport] = []
     """In call order."""
+    ops: list[OpReport] = []
+    """Of a worker that has its model."""
     problem: str | None = None
     """Why there are no reports: no answer in time, or nobody to answer."""
 

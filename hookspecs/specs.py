@@ -20,7 +20,17 @@ from .request_types import (
     ResponseDelta,
 )
 from .step_types import QueuedRequest, StepBatch
-from .types import Command, Endpoint, ModelEntry, Named, RequestRecord, Role, Target
+from .types import (
+    Command,
+    Endpoint,
+    ModelEntry,
+    Named,
+    OpOverride,
+    OpProvider,
+    RequestRecord,
+    Role,
+    Target,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -39,6 +49,31 @@ def register_model(ctx: PluginContext) -> ModelEntry | Iterable[ModelEntry] | No
 
     Returns: one ``ModelEntry``, several, or ``None``.
     Runs in: front, engine, worker, inspector.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("engine", "worker"), failure="refuse", kind="oot_op")
+def register_oot_op(ctx: PluginContext) -> OpOverride | Iterable[OpOverride] | None:
+    """Replace ops and layers by subclasses of theirs, in every worker.
+
+    Returns: one ``OpOverride``, several, or ``None``.
+    Runs in: engine, worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("worker",), failure="refuse", kind="op_provider")
+def register_op_provider(ctx: PluginContext) -> OpProvider | Iterable[OpProvider] | None:
+    """Declare other ways to compute ops; each model takes the first that works, or the one that
+    ``--ir-op-priority`` names.
+
+    Returns: one ``OpProvider``, several, or ``None``.
+    Runs in: worker.
     Called: once in each process, at bootstrap (collect).
     Fails: the plugin is out everywhere (refuse).
     Since: 1.0.
@@ -134,6 +169,18 @@ def scheduler(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("worker",), failure="refuse", kind="worker_extension")
+def worker_extension(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Add methods to every worker, for ``collective_rpc``; those of all plugins at once.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: worker.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="collect", roles=("worker",), failure="refuse", kind="attention_backend")
 def attention_backend(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """Declare attention backends, chosen by ``--attention-backend``.
@@ -169,18 +216,6 @@ def hf_config(ctx: PluginContext) -> Named | Iterable[Named] | None:
     Called: once in each process, at bootstrap (collect).
     Fails: the plugin is out everywhere (refuse).
     Since: 1.0.
-@hookspec(call="collect", roles=("worker",), failure="refuse", kind="worker_extension")
-def worker_extension(ctx: PluginContext) -> Named | Iterable[Named] | None:
-    """Add methods to every worker, for ``collective_rpc``; those of all plugins at once.
-
-    Returns: one ``Named``, several, or ``None``.
-    Runs in: worker.
-    Called: once in each process, at bootstrap (collect).
-    Fails: the plugin is out everywhere (refuse).
-    Since: 1.0.
-    """
-
-
     """
 
 

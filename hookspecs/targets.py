@@ -25,9 +25,10 @@ def target_text(target: Any) -> str:
 
 
 def same_target(left: Any, right: Any) -> bool:
-    """Whether both are the identical thing; the dotted and the colon form are one."""
-    if isinstance(left, str) and isinstance(right, str):
-        return left.replace(":", ".") == right.replace(":", ".")
+    """Whether both are the identical thing; the dotted and the colon form are one, and so are an
+    object and the text that names it."""
+    if isinstance(left, str) or isinstance(right, str):
+        return target_text(left).replace(":", ".") == target_text(right).replace(":", ".")
     return left is right
 
 

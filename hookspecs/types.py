@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from .op_names import class_of
+
 if TYPE_CHECKING:
     from starlette.datastructures import State
     from starlette.routing import BaseRoute
@@ -49,6 +51,45 @@ class Named(msgspec.Struct, frozen=True):
 
     name: str
     target: Target
+
+
+class OpOverride(msgspec.Struct, frozen=True):
+    """A class that is built in the place of an op's or a layer's.
+
+    Args:
+        op: either name of it, such as ``"rms_norm"`` or ``"RMSNorm"``.
+        target: a subclass of the op's class.
+        when: called with the worker's ``VllmConfig``; where it answers false the op stays as it
+            is. ``None``: always.
+    """
+
+    op: str
+    target: Target
+    when: Target | None = None
+
+    @property
+    def name(self) -> str:
+        return class_of(self.op)
+
+
+class OpProvider(msgspec.Struct, frozen=True):
+    """Another way to compute an op; what an op's provider is called with its class says.
+
+    Args:
+        op: either name of it, such as ``"rotary_embedding"``.
+        name: of the provider; ``"torch"`` is what every op has.
+        target: a function, or a class that is made once in each worker and whose object is called.
+            It may answer ``NotImplemented`` to what it does not take: then torch computes.
+        supports: called once with the worker's ``torch.device`` and the model's ``torch.dtype``;
+            answers ``True``, ``False``, or why not. ``None``: everything.
+        priority: the highest is tried first; among equals third parties come before built-ins.
+    """
+
+    op: str
+    name: str
+    target: Target
+    supports: Target | None = None
+    priority: int = 0
 
 
 class Endpoint(msgspec.Struct, frozen=True):

@@ -8,26 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .context import get_model_context
+from .custom_op import CustomOp
 
 
-class SiluAndMul(nn.Module):
-    """``silu(x[..., :d]) * x[..., d:]`` for ``x: [..., 2 * d]``."""
+@CustomOp.register("silu_and_mul")
+class SiluAndMul(CustomOp):
+    """``silu(x[..., :d]) * x[..., d:]`` for ``x: [..., 2 * d]``.
 
-    def __init__(self) -> None:
-        super().__init__()
-        context = get_model_context()
-        self._kernels = context.kernels if context else None
+    Providers: ``f(x)``.
+    """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self._kernels is not None and self._kernels.takes_gated(x):
-            return self._kernels.silu_and_mul(x)
+    def forward_provided(self, x: torch.Tensor) -> torch.Tensor:
+        answer = self._provided(x)
+        return self.forward_native(x) if answer is NotImplemented else answer
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
 
-class GeluAndMul(nn.Module):
+@CustomOp.register("gelu_and_mul")
+class GeluAndMul(CustomOp):
     """``gelu(x[..., :d]) * x[..., d:]`` for ``x: [..., 2 * d]``.
+
+    Providers: ``f(x, approximate)``.
 
     Args:
         approximate: ``"none"``: by the error function; ``"tanh"``: by its usual approximation.
@@ -39,7 +43,11 @@ class GeluAndMul(nn.Module):
             raise ValueError(f"approximate is {approximate!r}; expected 'none' or 'tanh'")
         self.approximate = approximate
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward_provided(self, x: torch.Tensor) -> torch.Tensor:
+        answer = self._provided(x, self.approximate)
+        return self.forward_native(x) if answer is NotImplemented else answer
+
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
         return F.gelu(gate, approximate=self.approximate).mul_(up)
 

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from .attention_backend import AttentionBackend, AttentionImpl
 from .context import ModelContext, get_forward_context, get_model_context
+from .custom_op import PluggableLayer
 from .kv_cache_spec import FullAttentionSpec
 from .paged_attention import PagedAttentionBackend
 
 
-class Attention(nn.Module):
+@PluggableLayer.register("attention")
+class Attention(PluggableLayer):
     """Causal self-attention of one layer, with grouped key heads.
 
     Args:

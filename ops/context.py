@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .attention_backend import AttentionBackend
     from .cpu_kernels import CpuKernels
     from .decode_groups import DecodeMemory
+    from .dispatch import OpSet
 
 
 @dataclass(slots=True)
@@ -116,6 +117,8 @@ class ModelContext:
     Empty: the plain built-in one."""
     kernels: CpuKernels | None = None
     """Compiled kernels for layers that have a use for them; ``None``: torch's own functions."""
+    ops: OpSet | None = None
+    """What is built for each op; ``None``: the classes that are named, computing with torch."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Modules that layers of this model share, such as rotary embeddings."""
 
@@ -134,10 +137,11 @@ def set_model_context(
     max_model_len: int | None = None,
     attention_backends: Sequence[type[AttentionBackend]] = (),
     kernels: CpuKernels | None = None,
+    ops: OpSet | None = None,
 ) -> Iterator[ModelContext]:
     """Within the block models may be built; the loader enters it."""
     context = ModelContext(
-        static_forward_context, dtype, block_size, max_model_len, attention_backends, kernels
+        static_forward_context, dtype, block_size, max_model_len, attention_backends, kernels, ops
     )
     token = _model.set(context)
     try:

@@ -7,13 +7,17 @@ import math
 import torch
 from torch import nn
 
-from .context import get_model_context
+from .custom_op import CustomOp
 
 
-class RMSNorm(nn.Module):
+@CustomOp.register("rms_norm")
+class RMSNorm(CustomOp):
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
 
     The statistics and the division are in float32; the result has the input's dtype.
+
+    Providers: ``f(x, residual, weight, eps)``, where ``residual`` may be ``None``, gives
+    ``(normalised, x + residual)``, the second ``None`` without a residual.
     """
 
     def __init__(
@@ -27,24 +31,23 @@ class RMSNorm(nn.Module):
             requires_grad=False,
         )
         self._floor: torch.Tensor | None = None
-        context = get_model_context()
-        is_plain = type(self)._normalise is RMSNorm._normalise
-        is_plain = is_plain and type(self)._scale is RMSNorm._scale
-        self._kernels = context.kernels if context and is_plain else None
 
-    def forward(
+    def forward_provided(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        answer = self._provided(x, residual, self.weight, self.variance_epsilon)
+        if answer is NotImplemented:
+            return self.forward_native(x, residual)
+        normalised, total = answer
+        return normalised if residual is None else (normalised, total)
+
+    def forward_native(
         self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Normalise ``x: [..., hidden]``.
 
         With a residual of the same shape: returns ``(normalised x + residual, x + residual)``.
         """
-        kernels = self._kernels
-        if kernels is not None:
-            weight = self.weight  # which a module looks up slowly
-            if kernels.takes_norm(x, residual, weight):
-                normalised, total = kernels.rms_norm(x, residual, weight, self.variance_epsilon)
-                return normalised if total is None else (normalised, total)
         if residual is None:
             return self._normalise(x)
         residual = x + residual
@@ -67,6 +70,7 @@ class RMSNorm(nn.Module):
         return normalised.to(dtype).mul_(self.weight)
 
 
+@CustomOp.register("gemma_rms_norm")
 class GemmaRMSNorm(RMSNorm):
     """``x / sqrt(mean(x^2) + eps) * (1 + weight)``: what is stored is the distance from one.
 

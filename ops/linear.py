@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .context import get_tp_group
+from .custom_op import PluggableLayer
 from .packed_linear import can_pack, pack, packed_linear
 from .parameter import copy_weight, note_part, set_weight_attrs
 
@@ -107,7 +108,7 @@ def _log_once(choice: str, reason: str) -> None:
     logger.info("linear layers use %s weights: %s", choice, reason)
 
 
-class LinearBase(nn.Module):
+class LinearBase(PluggableLayer):
     """What all linear layers share: sizes, dtype, the method, the bias."""
 
     def __init__(
@@ -175,6 +176,7 @@ class LinearBase(nn.Module):
         return f"in={self.input_size}, out={self.output_size}, tp_size={self.tp_size}"
 
 
+@PluggableLayer.register("replicated_linear")
 class ReplicatedLinear(LinearBase):
     """The whole weight on every rank."""
 
@@ -209,6 +211,7 @@ class ReplicatedLinear(LinearBase):
         return self._result(self.quant_method.apply(self, x, bias))
 
 
+@PluggableLayer.register("column_parallel_linear")
 class ColumnParallelLinear(LinearBase):
     """Each rank computes a slice of the outputs."""
 
@@ -262,6 +265,7 @@ class ColumnParallelLinear(LinearBase):
         return self._result(output)
 
 
+@PluggableLayer.register("merged_column_parallel_linear")
 class MergedColumnParallelLinear(ColumnParallelLinear):
     """Several column-parallel layers over the same input, computed as one."""
 
@@ -320,6 +324,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         note_part(param, loaded_shard_id, range(len(self.output_sizes)))
 
 
+@PluggableLayer.register("qkv_parallel_linear")
 class QKVParallelLinear(ColumnParallelLinear):
     """Query, key and value projections as one; ranks share key heads that are too few."""
 
@@ -399,6 +404,7 @@ class QKVParallelLinear(ColumnParallelLinear):
         note_part(param, loaded_shard_id, "qkv")
 
 
+@PluggableLayer.register("row_parallel_linear")
 class RowParallelLinear(LinearBase):
     """Each rank has a slice of the inputs; the outputs are summed over the ranks."""
 

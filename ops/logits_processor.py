@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
+from .custom_op import PluggableLayer
 from .vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 
-class LogitsProcessor(nn.Module):
+@PluggableLayer.register("logits_processor")
+class LogitsProcessor(PluggableLayer):
     """Applies the head, then the soft cap and the scale, and drops the padded vocabulary."""
 
     def __init__(

@@ -5,18 +5,23 @@ Which angle a pair turns by is ``rotary_frequencies``' business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from .context import get_model_context, step_cache
+from .custom_op import CustomOp
 from .rotary_frequencies import rotary_frequencies
 
 
-class RotaryEmbedding(nn.Module):
+@CustomOp.register("rotary_embedding")
+class RotaryEmbedding(CustomOp):
     """Rotates the pairs ``(i, i + head_size / 2)`` of each head by ``position * inv_freq[i]``.
+
+    Providers: ``f(x, cos, sin, head_size)`` rotates ``x: [tokens, heads * head_size]``, rows of
+    which may be strided, by ``cos`` and ``sin: [tokens, 1, head_size]``, of which ``sin`` carries
+    the sign of each half.
 
     Args:
         inv_freq: ``[head_size / 2]`` float32.
@@ -31,28 +36,42 @@ class RotaryEmbedding(nn.Module):
         self.attention_factor = attention_factor
         self.inv_freq: torch.Tensor
         self.register_buffer("inv_freq", inv_freq, persistent=False)
-        context = get_model_context()
-        is_plain = type(self)._rotate is RotaryEmbedding._rotate
-        self._kernels = context.kernels if context and is_plain else None
 
-    def forward(
+    def forward_native(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotate ``query: [tokens, heads * head_size]`` and ``key: [tokens, kv_heads *
         head_size]`` by ``positions: [tokens]``. Returns new tensors, rows of which may be
         strided."""
+        return self._turn(self._rotate, positions, query, key)
+
+    def forward_provided(
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._turn(self._rotate_provided, positions, query, key)
+
+    def _turn(
+        self,
+        rotate: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+        positions: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = self._rotation(positions, query.dtype)
         width = query.shape[-1]
         if not _is_followed_by(query, key):
-            return self._rotate(query, cos, sin), self._rotate(key, cos, sin)
+            return rotate(query, cos, sin), rotate(key, cos, sin)
         both = query.as_strided((query.shape[0], width + key.shape[-1]), query.stride())
-        rotated = self._rotate(both, cos, sin)
+        rotated = rotate(both, cos, sin)
         return rotated[:, :width], rotated[:, width:]
 
+    def _rotate_provided(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        answer = self._provided(x, cos, sin, self.head_size)
+        return self._rotate(x, cos, sin) if answer is NotImplemented else answer
+
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        kernels = self._kernels
-        if kernels is not None and kernels.takes_rotation(x, cos, sin, self.head_size):
-            return kernels.rotate(x, cos, sin, self.head_size)
         heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]
         # Rolling by half a head swaps its halves; ``sin`` carries the sign of the first one.
         swapped = heads.roll(self.head_size // 2, -1)
@@ -78,8 +97,12 @@ class RotaryEmbedding(nn.Module):
         return cos, sin
 
 
+@CustomOp.register("partial_rotary_embedding")
 class PartialRotaryEmbedding(RotaryEmbedding):
-    """Rotates the first ``2 * len(inv_freq)`` elements of each head; the rest stay."""
+    """Rotates the first ``2 * len(inv_freq)`` elements of each head; the rest stay.
+
+    Providers: as of ``RotaryEmbedding``; ``cos`` and ``sin`` are as wide as what turns.
+    """
 
     def _rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         heads = x.view(x.shape[0], -1, self.head_size)  # [tokens, heads, head_size]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .context import get_tp_group
+from .custom_op import PluggableLayer
 from .linear import QuantizeMethodBase, should_pack
 from .packed_linear import pack, packed_linear
 from .parameter import copy_weight, set_weight_attrs
@@ -69,7 +70,8 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         return layer
 
 
-class VocabParallelEmbedding(nn.Module):
+@PluggableLayer.register("vocab_parallel_embedding")
+class VocabParallelEmbedding(PluggableLayer):
     """``[tokens]`` to ``[tokens, embedding_dim]``; the rows are split over the ranks.
 
     The vocabulary is padded to a multiple of ``padding_size`` that the ranks share evenly; the rows
@@ -133,6 +135,7 @@ class VocabParallelEmbedding(nn.Module):
         return self.tp_group.all_reduce(rows.masked_fill(outside[:, None], 0))
 
 
+@PluggableLayer.register("parallel_lm_head")
 class ParallelLMHead(VocabParallelEmbedding):
     """The output projection: the rows of an embedding, scored instead of looked up."""
 

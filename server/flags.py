@@ -324,18 +324,12 @@ _ENGINE = (
     *_refused("steps do not overlap yet", "async-scheduling", arity="none"),
     Flag("enable-chunked-prefill", "no effect", "prompts are always computed in chunks", "none"),
     *_refused("every token is streamed as it comes", "stream-interval", neutral=("1",)),
-    *_works("attention-backend", "logits-processors"),
+    *_works("compilation-config", "ir-op-priority", "attention-backend", "logits-processors"),
     Flag(
         "attention-config",
         "refused",
         "the backend is named by --attention-backend, and has no further settings",
         aliases=("-ac",),
-    ),
-    Flag(
-        "compilation-config",
-        "no effect",
-        "a model is run as it is written, not compiled",
-        aliases=("-cc",),
     ),
     Flag(
         "optimization-level",
@@ -344,9 +338,11 @@ _ENGINE = (
         aliases=("-O",),
     ),
     *_no_effect("a model is run as it is written, not compiled", "performance-mode"),
-    *_refused("there is one provider for each op", "kernel-config", "ir-op-priority"),
-    *_refused("there is one provider for each op", "linear-backend", neutral=("auto",)),
-    *_refused("there is one provider for each op", "moe-backend", neutral=("auto",)),
+    *_refused("providers of ops are named by --ir-op-priority", "kernel-config"),
+    *_refused(
+        "providers of ops are named by --ir-op-priority", "linear-backend", neutral=("auto",)
+    ),
+    *_refused("there are no experts yet", "moe-backend", neutral=("auto",)),
     Flag("cudagraph-capture-sizes", "no effect", "no graphs are captured yet", "many"),
     *_no_effect("no graphs are captured yet", "max-cudagraph-capture-size"),
 )

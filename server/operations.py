@@ -77,6 +77,7 @@ async def show_plugins(request: Request) -> Response:
             "processes": {report.process: report.plugins for report in answered},
             "roles": {report.process: report.roles for report in answered},
             "pids": {report.process: report.pid for report in reports if report.pid is not None},
+            "ops": {report.process: report.ops for report in answered if report.ops},
             "unanswered": {r.process: r.problem for r in reports if r.problem is not None},
         }
     )

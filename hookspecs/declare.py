@@ -1,0 +1,67 @@
+"""Registrations that a plugin's code makes by itself, a decorator for one, instead of answering a
+hook: whose they are, and what a host of this process is still to be told of them.
+
+Who wins a name is ``registry``'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .context import running
+from .errors import PluginError
+
+_at_import: dict[str, dict[tuple[str, str], Any]] = {}
+"""What modules of each plugin registered while they were imported, by identity: a module runs once
+in a process, and a process may have one host after another."""
+
+
+def declare(kind: str, name: str, target: type) -> None:
+    """Register a class under a name, for the plugin whose code is running.
+
+    Raises:
+        PluginError: nobody's code is running, or the table was already read.
+        PluginConflictError: another third party claims the name.
+    """
+    plugin = running()
+    if plugin is None or plugin.registrar is None:
+        raise PluginError(
+            "(unknown)",
+            "register",
+            f"{kind} '{name}' was registered outside any plugin's code; expected a registration "
+            "hook, or code that the host runs for a plugin",
+        )
+    plugin.registrar(kind, name, target)
+    if _is_at_import():
+        _at_import.setdefault(plugin.identity, {})[kind, name] = target
+
+
+def declared_before(identity: str) -> list[tuple[str, str, type]]:
+    """Kind, name and target of what was declared in this process by modules that are imported
+    still, and will not be again."""
+    return [
+        (kind, name, target)
+        for (kind, name), target in _at_import.get(identity, {}).items()
+        if _is_current(target)
+    ]
+
+
+def _is_at_import() -> bool:
+    """Whether the plugin's code that registers is the body of a module, which does not run again:
+    what a function registers, it registers again when it is called again."""
+    frame = sys._getframe(2)
+    while not frame.f_globals.get("__name__", "").startswith(__package__ or ""):
+        if frame.f_code.co_name == "<module>":
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+def _is_current(target: type) -> bool:
+    found: Any = sys.modules.get(target.__module__)
+    for part in target.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is target

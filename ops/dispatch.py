@@ -1,0 +1,279 @@
+"""``OpSet``: what is built for each op of one model, chosen once, with the reason.
+
+By which rule an override runs is ``op_rule``'s; a provider is chosen here. One that the operator
+names must work; among the others the first that works is taken, and why those before it were not
+is told.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hookserve.hookspecs import Claim, OpOverride, PluginConflictError, PluginError, Registry
+from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.errors import describe_error, did_you_mean
+from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.op_names import registered_of
+from hookserve.hookspecs.targets import import_target
+
+from .custom_op import CustomOp, Replaceable, check_replacement, find_op, names_of
+from .op_rule import CALLED, METHODS, Decision, Override, decide, named
+from .op_table import OpRow
+
+logger = logging.getLogger(__name__)
+
+NOBODY = "hookserve"
+TORCH = "torch"
+"""The provider that every op has: its own ``forward_native``."""
+
+
+@dataclass(slots=True)
+class OpChoice:
+    """What is built in the place of one registered class."""
+
+    made: type[Replaceable]
+    decision: Decision
+    row: OpRow
+    provided: Any = None
+
+
+class OpSet:
+    """Args:
+    overrides: the registry ``oot_op``.
+    providers: the registry ``op_provider``.
+    custom_ops: as ``check_list`` has passed it.
+    platform: a key of ``op_rule.CALLED``.
+    preferred: of each op the names of providers, of which the first that works is taken.
+    config: what conditions of overrides are called with.
+    """
+
+    def __init__(
+        self,
+        overrides: Registry,
+        providers: Registry,
+        *,
+        custom_ops: Sequence[str] = (),
+        compiles: bool = False,
+        platform: str = "cpu",
+        preferred: Mapping[str, Sequence[str]] | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        config: Any = None,
+    ) -> None:
+        self.custom_ops = tuple(custom_ops)
+        self.compiles = compiles
+        self.platform = platform
+        self.preferred = dict(preferred or {})
+        self.device = device or torch.device("cpu")
+        self.dtype = dtype
+        self.config = config
+        self._overrides, self._providers = overrides, providers
+        self._choices: dict[type, OpChoice] = {}
+
+    # -- what layers ask --------------------------------------------------------------------------
+
+    def choice(self, op_class: type) -> OpChoice | None:
+        """What is built for a class; ``None``: it is not registered, and stays what it is.
+
+        Raises:
+            PluginError: an override or a provider that must work does not.
+            PluginConflictError: two plugins override the op by its two names.
+        """
+        held = self._choices.get(op_class)
+        if held is None and Replaceable.op_classes.get(op_class.__name__) is op_class:
+            held = self._choices[op_class] = self._choose(op_class)
+        return held
+
+    def method(self, op_class: type, *, enforce_enable: bool = False) -> tuple[str, Any]:
+        """The method that an op calls, and what provides it, if that is ``forward_provided``. No
+        provider stands in for a class that a plugin or a model has made of the op's."""
+        choice = self._choice_of(op_class)
+        if choice is not None and choice.provided is not None and choice.made is op_class:
+            return "forward_provided", choice.provided
+        if enforce_enable or choice is None:
+            return CALLED[self.platform][0], None
+        return choice.decision.method, None
+
+    def is_enabled(self, op_class: type) -> bool:
+        choice = self._choice_of(op_class)
+        return choice is None or choice.decision.enabled
+
+    def _choice_of(self, op_class: type) -> OpChoice | None:
+        found = (self.choice(each) for each in op_class.__mro__ if issubclass(each, Replaceable))
+        return next((choice for choice in found if choice is not None), None)
+
+    # -- what the engine asks ---------------------------------------------------------------------
+
+    def rows(self) -> list[OpRow]:
+        """The table: what was built, in the order in which it was first needed."""
+        return [choice.row for choice in self._choices.values()]
+
+    def loose_ends(self) -> Iterator[str]:
+        """A line for each name and each override that nothing came of, once the model is built."""
+        known = [name for op in Replaceable.op_classes.values() for name in names_of(op)]
+        for name in named(self.custom_ops):
+            if name not in known:
+                yield f"custom_ops names '{name}', which is no op{did_you_mean(name, known)}"
+        built = {name for op in self._choices for name in (op.__name__, op.name)}  # type: ignore[attr-defined]
+        for claim in self._overrides.claims():
+            if claim.name not in built:
+                near = "" if find_op(claim.name) else did_you_mean(claim.name, known)
+                yield f"{claim.owner} overrides {claim.name}, which the model does not build{near}"
+
+    # -- choosing ---------------------------------------------------------------------------------
+
+    def _choose(self, op_class: type[Replaceable]) -> OpChoice:
+        names = names_of(op_class)
+        claim = self._override_of(op_class)
+        made = None if claim is None else self._replacement(claim, op_class)
+        override = None
+        if claim is not None and made is not None:
+            override = Override(
+                claim.owner,
+                frozenset(name for name in METHODS if _differs(made, op_class, name)),
+                is_dispatched=issubclass(made, CustomOp) and made.forward is CustomOp.forward,
+            )
+        decision = decide(
+            names,
+            self.custom_ops,
+            platform=self.platform,
+            compiles=self.compiles,
+            override=override,
+        )
+        if decision.warning is not None:
+            logger.warning("%s", decision.warning)
+        row = OpRow(names.registered, names.class_name, TORCH, NOBODY, decision.reason)
+        if claim is None and not issubclass(op_class, CustomOp):
+            row.reason = "nobody overrides it"
+        choice = OpChoice(op_class, decision, row)
+        if decision.overrides:
+            assert claim is not None and made is not None, "it was decided about"
+            claim.note_use()
+            choice.made, row.implementation, row.owner = made, claim.target_text(), claim.owner
+        elif decision.enabled and issubclass(op_class, CustomOp):
+            self._provide(choice)
+        logger.debug("op %s: %s of %s: %s", names, row.implementation, row.owner, row.reason)
+        return choice
+
+    def _override_of(self, op_class: type[Replaceable]) -> Claim | None:
+        """The claim that holds, under either name."""
+        names = dict.fromkeys(names_of(op_class))
+        claims = [claim for name in names if (claim := self._overrides.get(name)) is not None]
+        if len(claims) > 1:
+            raise PluginConflictError(
+                f"{claims[0].owner} overrides {claims[0].name} and {claims[1].owner} overrides "
+                f"{claims[1].name}, which is the same op; leave one out with --disable-plugins"
+            )
+        return claims[0] if claims and self._applies(claims[0]) else None
+
+    def _applies(self, claim: Claim) -> bool:
+        given = claim.declaration
+        if not isinstance(given, OpOverride) or given.when is None:
+            return True
+        try:
+            with enter(claim.plugin):
+                return bool(import_target(given.when)(self.config))
+        except caught() as error:
+            said = f"the condition of oot_op '{claim.name}' raised {describe_error(error)}"
+            raise PluginError(claim.owner, "run", said) from error
+
+    def _replacement(self, claim: Claim, op_class: type[Replaceable]) -> type[Replaceable]:
+        made = self._overrides.resolve(claim.name)
+        try:
+            check_replacement(op_class, made)
+        except TypeError as error:
+            raise PluginError(claim.owner, "register", str(error)) from error
+        found: type[Replaceable] = made
+        return found
+
+    # -- providers --------------------------------------------------------------------------------
+
+    def _provide(self, choice: OpChoice) -> None:
+        """Fill in what provides the op, if it is not torch."""
+        op, row = choice.row.op, choice.row
+        given = [claim for claim in self._providers.claims() if _is_of(claim, op)]
+        wanted = self.preferred.get(op)
+        passed_over: list[str] = []
+        for claim in _in_order(op, given, wanted):
+            if claim is None:
+                row.reason = "named by the operator"
+                break
+            provided = self._try(claim, passed_over, must_work=bool(wanted))
+            if provided is not None:
+                choice.provided = provided
+                row.implementation, row.owner = claim.declaration.name, claim.owner
+                row.reason = "named by the operator" if wanted else "the first that works"
+                break
+        else:
+            if wanted:
+                raise PluginError(
+                    given[0].owner if given else NOBODY,
+                    "run",
+                    f"no provider of {op} works that was asked for: {'; '.join(passed_over)}",
+                )
+        if passed_over:
+            row.reason = f"{row.reason}; {'; '.join(passed_over)}"
+
+    def _try(self, claim: Claim, passed_over: list[str], *, must_work: bool) -> Any:
+        """What computes the op; ``None``: nothing does, and ``passed_over`` says why."""
+        given = claim.declaration
+        who = f"'{given.name}' of {claim.owner}"
+        try:
+            with enter(claim.plugin):
+                takes = given.supports is None or import_target(given.supports)(
+                    self.device, self.dtype
+                )
+            if takes is not True:
+                passed_over.append(f"{who}: {takes or f'does not take {self._kind()}'}")
+                return None
+            target = self._providers.resolve(claim.name)
+            with enter(claim.plugin):
+                return target() if inspect.isclass(target) else target
+        except caught() as error:
+            if must_work:
+                raise PluginError(
+                    claim.owner, "run", f"provider {who} of {given.op}: {describe_error(error)}"
+                ) from error
+            passed_over.append(f"{who} failed: {describe_error(error)}")
+            logger.warning("provider %s of %s is not used: %s", who, given.op, passed_over[-1])
+            return None
+
+    def _kind(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
+
+
+def _is_of(claim: Claim, op: str) -> bool:
+    return registered_of(claim.declaration.op) == op
+
+
+def _in_order(
+    op: str, given: Sequence[Claim], wanted: Sequence[str] | None
+) -> Iterable[Claim | None]:
+    """The providers in the order in which they are tried; ``None``: torch.
+
+    Raises:
+        PluginError: one that is asked for is not there.
+    """
+    if wanted is None:
+        return sorted(given, key=lambda claim: -claim.declaration.priority)
+    found: dict[str, Claim | None] = {claim.declaration.name: claim for claim in given}
+    found[TORCH] = None
+    for name in wanted:
+        if name not in found:
+            raise PluginError(
+                NOBODY,
+                "run",
+                f"nobody provides {op} as '{name}'{did_you_mean(name, list(found))}; those that "
+                f"there are: {', '.join(found)}",
+            )
+    return [found[name] for name in wanted]
+
+
+def _differs(made: type, replaced: type, name: str) -> bool:
+    return getattr(made, name, None) is not getattr(replaced, name, None)
