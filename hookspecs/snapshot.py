@@ -287,7 +287,9 @@ class LoggerState(Namespace):
         return f"{self._logger.name} {name}"
 
     def may_stay(self, name: str, before: Any, after: Any) -> Any:
-        if name in ("disabled", "logging.disable"):
+        if name in ("disabled", "propagate", "logging.disable"):
+            return before
+        if name == "level" and after > (before or logging.WARNING):  # not set: as the root's
             return before
         if name == "handlers":
             gone = [handler for handler in before if not _has(after, handler)]

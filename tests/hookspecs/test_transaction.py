@@ -27,7 +27,6 @@ CHANGES = {
     "os.environ: TAKEN": "del os.environ['TAKEN']",
     "loggers: root level": "logging.getLogger().setLevel(1)",
     "loggers: root handlers": "logging.getLogger().addHandler(logging.NullHandler())",
-    "loggers: hookserve propagate": "log.propagate = not log.propagate",
     "loggers: hookserve filters": "log.addFilter(lambda record: True)",
     "warnings: filters": "warnings.simplefilter('ignore')",
     "host code: served.code:Server.serve": "code.Server.serve = lambda self: 'plugin'",
@@ -40,6 +39,8 @@ CHANGES = {
 PUT_BACK = {
     "signal handlers: SIGTERM": "signal.signal(signal.SIGTERM, lambda *_: None)",
     "loggers: root handlers": "logging.basicConfig(force=True)",
+    "loggers: hookserve propagate": "log.propagate = not log.propagate",
+    "loggers: hookserve level": "log.setLevel(logging.CRITICAL)",
     "loggers: hookserve.x disabled": "logging.getLogger('hookserve.x').disabled = True",
     "loggers: root logging.disable": "logging.disable()",
 }
