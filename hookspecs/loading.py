@@ -59,6 +59,14 @@ def load_plugin(
             f"is the function {found.__qualname__}; expected a module, a class or an object with "
             "functions that are marked with @hookimpl",
         )
+    _read_hooks(plugin, found, specs)
+    plugin.instance = found
+    plugin.warnings.extend(unmarked_hooks(found, specs))
+    _compare_hooks(plugin)
+    _compare_roles(plugin)
+
+
+def _read_hooks(plugin: Plugin, found: object, specs: Specs) -> None:
     try:
         with enter(plugin):
             plugin.implementations = implementations(found, specs)
@@ -67,10 +75,6 @@ def load_plugin(
     except caught() as error:  # its own __dir__ or __getattr__, a signature that cannot be read
         message = f"its hooks cannot be read: {describe_error(error)}"
         raise PluginError(plugin.identity, "register", message) from error
-    plugin.instance = found
-    plugin.warnings.extend(unmarked_hooks(found, specs))
-    _compare_hooks(plugin)
-    _compare_roles(plugin)
 
 
 def _compare_hooks(plugin: Plugin) -> None:
