@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from hookserve.engine.errors import ConfigError, ModelFileError
+from hookserve.engine.model_runner import ModelError
 from hookserve.hookspecs import PluginError, PluginSettings
 from hookserve.hookspecs.errors import UnknownNameError
 from hookserve.plugins_builtin.cpu_platform import CpuPlatform
-from model_kinds.classes import Int8RowsMethod, MyLlamaConfig
+from model_kinds.classes import CountingImpl, FilledImpl, Int8RowsMethod, MyLlamaConfig
 from model_variants import QUANTIZED, copy_model, edit_config, rename_fields, rounded
 from offline_engine import OfflineEngine
 
@@ -117,6 +119,44 @@ def test_attention_is_computed_by_the_backend_that_is_named(
     assert layer.attn.attn_backend.__name__.lower().startswith(name.split(":")[-1].lower()[:6])
     assert layer.attn.impl.num_calls == 16
     assert plain.attn.attn_backend.get_name() in ("paged", "compiled")
+
+
+def test_two_plugins_have_a_backend_each(tiny_llama: Path, tmp_path: Path) -> None:
+    """Side by side, and chosen by name; neither takes a place from the other or the built-in."""
+    (tmp_path / "narrow_kind.py").write_text(
+        "from hookserve.hookspecs import Named, hookimpl\n"
+        "@hookimpl\n"
+        "def attention_backend(): return Named('narrow', 'model_kinds.classes:NarrowBackend')\n"
+    )
+    files = ("model_kinds", str(tmp_path / "narrow_kind.py"))
+    settings = PluginSettings(files=files, cache_dir=str(tmp_path))
+    expected, plain = generate(tiny_llama, settings, attention_backend="paged")
+    assert not isinstance(plain.attn.impl, CountingImpl)
+    for name, kind in {"counting": CountingImpl, "narrow": FilledImpl}.items():
+        tokens, layer = generate(tiny_llama, settings, attention_backend=name)
+        assert tokens == expected
+        assert type(layer.attn.impl) is kind and layer.attn.impl.num_calls == 16
+    with pytest.raises(UnknownNameError) as caught:
+        generate(tiny_llama, settings, attention_backend="a1")
+    for known in ("counting of file:model_kinds", "narrow of file:narrow_kind", "paged of hookser"):
+        assert known in str(caught.value)
+
+
+def test_weights_are_read_by_the_loader_that_is_named(tiny_llama: Path, tmp_path: Path) -> None:
+    """In a format that only the plugin knows; what lies beside it is not read."""
+    weights = load_file(tiny_llama / "model.safetensors")
+    empty = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    folder = copy_model(tiny_llama, tmp_path / "numpy", empty)
+    settings = with_kinds(tmp_path)
+    with pytest.raises(ModelError, match=r"loader 'NumPy' of plugin file:model_kinds: FileNotFou"):
+        generate(folder, settings, load_format="NumPy")
+    numpy.savez(folder / "weights.npz", **{name: each.numpy() for name, each in weights.items()})
+    expected, _ = generate(tiny_llama)
+    for name in ("NumPy", "model_kinds.classes:NumPyLoader"):
+        assert generate(folder, settings, load_format=name)[0] == expected
+    assert len(set(expected[0])) > 3, "not what a model of zeros says"
+    with pytest.raises(UnknownNameError, match=r"model_loader 'numpi' .*did you mean NumPy\?"):
+        generate(folder, settings, load_format="numpi")
 
 
 def test_a_backend_that_cannot_do_what_a_layer_asks_is_refused_by_name(

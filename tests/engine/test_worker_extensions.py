@@ -184,6 +184,20 @@ def test_an_extension_that_cannot_be_used_puts_its_plugin_out(
         assert "--worker-cls or the platform hookserve:builtin:cpu asked for" in failure.error
 
 
+def test_the_start_goes_on_without_such_a_plugin(make_fake_llm: Make, tmp_path: Path) -> None:
+    (tmp_path / "sour.py").write_text(adding("sour", "    hooks = None"))
+    (tmp_path / "sweet.py").write_text(adding("sweet", ""))
+    llm = make_fake_llm(plugins=[str(tmp_path / f"{name}.py") for name in ("sour", "sweet")])
+    reports = {report.name: report for report in llm.plugins.describe()}
+    assert (reports["sour"].state, reports["sweet"].state) == ("out", "active")
+    assert "'hooks' is an attribute of worker fake_engine:FakeWorker" in (
+        reports["sour"].error or ""
+    )
+    assert llm.collective_rpc("of_sweet") == [1]
+    with pytest.raises(AttributeError, match="of_sour"):
+        llm.collective_rpc("of_sour")
+
+
 def test_one_of_a_plugin_that_must_work_stops_the_start(make: Make) -> None:
     source = adding("mine", "    def echo(self): ...")
     with pytest.raises(RequiredPluginError, match=r"file:mine .*'echo' is an attribute.*required"):

@@ -23,6 +23,11 @@ def attention_backend() -> Named:
 
 
 @hookimpl
+def model_loader() -> Named:
+    return Named("NumPy", "model_kinds.classes:NumPyLoader")
+
+
+@hookimpl
 def hf_config() -> list[Named]:
     return [
         Named("my_llama", "model_kinds.classes:MyLlamaConfig"),

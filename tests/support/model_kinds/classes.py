@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hookserve.engine.model_loader import BaseModelLoader
+from hookserve.engine.vllm_config import ModelConfig
 from hookserve.ops.linear import LinearBase, LinearMethodBase
 from hookserve.ops.paged_attention import PagedAttentionBackend, PagedAttentionImpl
 from hookserve.ops.parameter import set_weight_attrs
@@ -119,6 +123,22 @@ class NarrowBackend(CountingBackend):
     @classmethod
     def supports_sliding_window(cls) -> bool:
         return False
+
+
+class NumPyLoader(BaseModelLoader):
+    """Of weights in one file of numpy's, ``weights.npz``."""
+
+    def download_model(self, model_config: ModelConfig) -> None:
+        self.file = os.path.join(model_config.path, "weights.npz")
+        if not os.path.exists(self.file):
+            raise FileNotFoundError(self.file)
+
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        with numpy.load(self.file) as arrays:
+            weights: Any = ((name, torch.from_numpy(arrays[name])) for name in arrays.files)
+            if self.change_weights is not None:
+                weights = self.change_weights(weights)
+            model.load_weights(weights)  # type: ignore[operator]
 
 
 class MyLlamaConfig:
