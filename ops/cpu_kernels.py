@@ -178,6 +178,7 @@ class CpuKernels:
             ValueError: a model gave keys or values of another type, or not one for each token.
         """
         tokens, heads, size = key.shape
+        slots = _whole(slots)
         for part, given in enumerate((key, value)):
             rows = _dense(given, (size, 1), "keys and values", len(slots))
             self._library.write_cache(
@@ -253,6 +254,12 @@ def _is_plain(x: torch.Tensor) -> bool:
     return x.dtype is torch.bfloat16 and x.is_cpu and x.is_contiguous()
 
 
+def _whole(numbers: torch.Tensor) -> torch.Tensor:
+    """As int64, without gaps."""
+    is_so = numbers.dtype is torch.int64 and numbers.is_contiguous()
+    return numbers if is_so else numbers.to(torch.int64).contiguous()
+
+
 def _dense(given: torch.Tensor, strides: tuple[int, ...], what: str, num_rows: int) -> torch.Tensor:
     """``given: [num_rows, ...]``, of which each row lies in one piece; the rows may be apart.
 
@@ -290,7 +297,7 @@ def _step_buffers(metadata: AttentionMetadata, row: int) -> _StepBuffers:
         lengths = metadata.seq_lens[: metadata.num_decode_reqs]
         parts = -(-max(lengths) // SPLIT)
         held = metadata.cache[name] = _StepBuffers(
-            metadata.block_tables.contiguous(),
+            _whole(metadata.block_tables),
             torch.tensor(lengths),
             parts,
             torch.empty(len(lengths) * parts * row, dtype=torch.float32),

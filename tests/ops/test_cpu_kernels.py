@@ -227,6 +227,20 @@ def test_attention_reads_rows_in_any_order_of_memory(kernels: CpuKernels) -> Non
     assert torch.equal(*blocks)
 
 
+def test_tables_and_slots_may_be_of_another_type(kernels: CpuKernels) -> None:
+    cache, query = Cache([5, 40], 2, 64), draw(2, 2, 3, 64, seed=5)
+    metadata = cache.metadata()
+    expected = kernels.attend_decode(query, cache.blocks, metadata, 0.125)
+    metadata.block_tables = metadata.block_tables.to(torch.int32).t().contiguous().t()
+    metadata.cache.clear()
+    assert torch.equal(kernels.attend_decode(query, cache.blocks, metadata, 0.125), expected)
+    blocks, key = torch.zeros(4, 2, 2, BLOCK, 64, dtype=BF16), draw(3, 2, 64)
+    slots = torch.tensor([[17, 0], [40, 0], [5, 0]], dtype=torch.int32)[:, 0]
+    kernels.write_cache(blocks, key, key, slots)
+    for at, slot in enumerate(slots.tolist()):
+        assert torch.equal(blocks[slot // BLOCK, 0, :, slot % BLOCK], key[at])
+
+
 def test_attention_refuses_what_does_not_fit_the_step(kernels: CpuKernels) -> None:
     cache, query = Cache([5, 40], 2, 64), draw(3, 2, 3, 64)
     with pytest.raises(ValueError, match=r"queries in torch.bfloat16 on cpu, of 3 tokens; exp"):
