@@ -18,7 +18,7 @@ import pytest
 import fault_plugins
 from every_hook import SPECS
 from fault_plugins import EVERYWHERE, IMPORT, FaultPlugin
-from harness import RunningServer, wait_until
+from harness import RunningServer, run_command, wait_until
 from plugin_folder import install_plugin
 
 FRONT_S, STEP_S, STARTUP_S = 0.5, 0.25, 0.3
@@ -453,6 +453,22 @@ def test_who_fails_at_the_start_is_out_everywhere(plugin: FaultPlugin, life_of: 
         "" if plugin.process == "front" else f"failed in the {plugin.process} process ({stage}: "
     )
     assert life.said("(Front pid=", " WARNING ", plugin.identity, where + error if where else error)
+
+
+@pytest.mark.parametrize("process", ["engine", "worker"])
+def test_who_is_required_and_fails_there_stops_the_start(
+    process: str, tiny_llama: Path, tmp_path: Path
+) -> None:
+    plugin = FaultPlugin(process, "process_started", "exits")
+    flags = [*fault_plugins.write(tmp_path, [plugin]), "--require-plugins", plugin.identity]
+    if process == "worker":
+        flags += ["--tensor-parallel-size", "2"]
+    done = run_command(["run", str(tiny_llama), *flags])
+    assert done.returncode == 78, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert f"plugin {plugin.identity} failed at stage 'run': {error_at_start(plugin)}" in last
+    assert "it is required" in last
+    assert "Traceback" not in done.stderr
 
 
 @each(SLOW_AT_START)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import ModelEntry, hookimpl
+from hookserve.hookspecs import Host, ModelEntry, hookimpl
 from hookserve.hookspecs.settings import Denied
 
 
@@ -54,10 +54,18 @@ class Value:
         return ModelEntry(self.name, "toy:Value")
 
 
+@pytest.fixture
+def host(make_host: Any) -> Host:
+    try:
+        made: Host = make_host(Proud(), Everything(), Plain(), Value("A"))
+    except (RuntimeError, ValueError) as error:
+        raise AssertionError("one of them stopped the start") from error
+    return made
+
+
 def test_plugins_are_told_apart_by_what_they_are_and_not_by_what_they_are_equal_to(
-    make_host: Any,
+    host: Host,
 ) -> None:
-    host = make_host(Proud(), Everything(), Plain(), Value("A"))
     assert [plugin.state for plugin in host.plugins] == ["active"] * 4
     assert sorted(host.registry("model").names()) == ["A", "Plain", "Proud"]
     assert len(host.pm.list_name_plugin()) == 4
@@ -66,8 +74,7 @@ def test_plugins_are_told_apart_by_what_they_are_and_not_by_what_they_are_equal_
 
 
 @pytest.mark.parametrize("name", ["Proud", "Everything", "Plain", "Value"])
-def test_any_of_them_can_go(make_host: Any, name: str) -> None:
-    host = make_host(Proud(), Everything(), Plain(), Value("A"))
+def test_any_of_them_can_go(host: Host, name: str) -> None:
     host.deny(Denied(f"object:{name}", "engine", "run", "no luck"))
     out = [plugin.name for plugin in host.plugins if plugin.state == "out"]
     assert out == [name]

@@ -140,3 +140,26 @@ def test_late_claims_and_the_choice_of_platform_are_no_difference(
     with parent.enter("object:Models"):
         parent.registry("model").register("Late", "one:Late")
     assert compare_manifests(parent.manifest(), child) == []
+
+
+def test_what_failed_elsewhere_is_handed_on_with_the_process_in_which_it_failed(
+    make_host: Any,
+) -> None:
+    class First:
+        @hookimpl
+        def shutdown(self) -> None: ...
+
+    class Second(First): ...
+
+    class Third(First):
+        @hookimpl
+        def process_started(self) -> None:
+            raise ValueError("here")
+
+    told = Denied("object:First", "worker", "import", "ValueError: there")
+    host = make_host(First(), Second(), Third(), roles=("engine",), denied=(told,))
+    later = Denied("object:Second", "worker", "run", "ValueError: there too")
+    host.deny(later)
+    host.calls.process_started(host.roles, None)
+    mine = Denied("object:Third", "engine", "run", "hook process_started raised ValueError: here")
+    assert sorted(host.failures(), key=lambda failure: failure.identity) == [told, later, mine]

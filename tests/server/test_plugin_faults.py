@@ -394,7 +394,10 @@ def test_a_plugins_thread_keeps_no_command_from_ending(
 ) -> None:
     plugin = tmp_path / "runaway.py"
     plugin.write_text(RUNAWAY + ("raise ValueError('broken')\n" if broken else ""))
-    done = run_command(["run", str(tiny_llama), "--plugin", str(plugin), *flags], timeout=30)
+    try:
+        done = run_command(["run", str(tiny_llama), "--plugin", str(plugin), *flags], timeout=30)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError("the command does not end") from error
     assert done.returncode == code, done.stderr
     assert "left behind: runaway" in done.stderr
     assert ("failed at stage 'import': ValueError: broken" in done.stderr) is broken
