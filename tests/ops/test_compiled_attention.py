@@ -22,11 +22,6 @@ BF16 = torch.bfloat16
 HEADS, KV_HEADS, SIZE = 6, 2, 32
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(tmp_path_factory.mktemp("kernels"))
-
-
 def make_layers(kernels: CpuKernels, block: int, **options: Any) -> list[Attention]:
     layers = []
     for backend in (PagedAttentionBackend, CompiledAttentionBackend):

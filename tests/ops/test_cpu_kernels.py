@@ -15,11 +15,6 @@ BF16 = torch.bfloat16
 BLOCK = 16
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(tmp_path_factory.mktemp("kernels"))
-
-
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(BF16)
 
