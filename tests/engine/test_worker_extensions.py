@@ -91,7 +91,8 @@ Make = Callable[..., Any]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
     """``make(ranks, asked, plugin sources by name)``: an executor over stub workers."""
-    monkeypatch.setenv("PYTHONPATH", f"{SUPPORT}{os.pathsep}{tmp_path}")
+    paths = [str(SUPPORT), str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.syspath_prepend(tmp_path)
     made: list[Any] = []
     names: set[str] = set()
@@ -151,8 +152,9 @@ def test_nobodys_class_is_changed(make: Make) -> None:
     assert isinstance(executor.worker, StubWorker)
     assert executor.collective_rpc("double", args=(4,)) == [8]
     assert dict(vars(StubWorker)) == before and not hasattr(StubWorker, "double")
-    with pytest.raises(AttributeError, match="does not export 'unit'; mark it with @worker_method"):
-        executor.collective_rpc("unit")
+    for name in ("hidden", "unit"):
+        with pytest.raises(AttributeError, match=f"does not export '{name}'; mark it with @worker"):
+            executor.collective_rpc(name)
 
 
 @pytest.mark.parametrize(
