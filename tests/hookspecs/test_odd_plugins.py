@@ -54,8 +54,7 @@ class Value:
         return ModelEntry(self.name, "toy:Value")
 
 
-@pytest.fixture
-def host(make_host: Any) -> Host:
+def all_of_them(make_host: Any) -> Host:
     try:
         made: Host = make_host(Proud(), Everything(), Plain(), Value("A"))
     except (RuntimeError, ValueError) as error:
@@ -64,8 +63,9 @@ def host(make_host: Any) -> Host:
 
 
 def test_plugins_are_told_apart_by_what_they_are_and_not_by_what_they_are_equal_to(
-    host: Host,
+    make_host: Any,
 ) -> None:
+    host = all_of_them(make_host)
     assert [plugin.state for plugin in host.plugins] == ["active"] * 4
     assert sorted(host.registry("model").names()) == ["A", "Plain", "Proud"]
     assert len(host.pm.list_name_plugin()) == 4
@@ -74,7 +74,8 @@ def test_plugins_are_told_apart_by_what_they_are_and_not_by_what_they_are_equal_
 
 
 @pytest.mark.parametrize("name", ["Proud", "Everything", "Plain", "Value"])
-def test_any_of_them_can_go(host: Host, name: str) -> None:
+def test_any_of_them_can_go(make_host: Any, name: str) -> None:
+    host = all_of_them(make_host)
     host.deny(Denied(f"object:{name}", "engine", "run", "no luck"))
     out = [plugin.name for plugin in host.plugins if plugin.state == "out"]
     assert out == [name]
