@@ -71,6 +71,13 @@ def test_no_change_is_the_same_struct(config: EngineConfig) -> None:
         ("model_config", "dtype_name", "bfloat16", lambda c: c.model.dtype),
         ("model_config", "enforce_eager", True, lambda c: c.enforce_eager),
         ("parallel_config", "worker_cls", "a:B", lambda c: c.parallel.worker_cls),
+        (
+            "parallel_config",
+            "worker_extension_cls",
+            "a:B",
+            lambda c: c.parallel.worker_extension_cls,
+        ),
+        ("scheduler_config", "scheduler_cls", "a:B", lambda c: c.scheduler.scheduler_cls),
         ("device_config", "device_type", "toy", lambda c: c.device.device_type),
         ("load_config", "load_format", "toy", lambda c: c.load.load_format),
     ],

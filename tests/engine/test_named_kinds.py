@@ -23,7 +23,9 @@ from hookserve.hookspecs import (
 SOURCE = """
 from hookserve.engine.executor import UniProcExecutor
 from hookserve.engine.model_loader import DefaultModelLoader
+from hookserve.engine.scheduler import Scheduler
 from hookserve.engine.worker import Worker
+from hookserve.hookspecs import worker_method
 from hookserve.plugins_builtin.cpu_platform import CpuPlatform
 
 USED = []
@@ -45,6 +47,18 @@ class OwnWorker(Worker):
     def init_device(self):
         USED.append("worker")
         super().init_device()
+
+
+class OwnScheduler(Scheduler):
+    def __init__(self, *args):
+        USED.append("scheduler")
+        super().__init__(*args)
+
+
+class OwnExtension:
+    @worker_method
+    def used(self):
+        return USED
 
 
 class OwnPlatform(CpuPlatform):
@@ -72,9 +86,12 @@ def test_a_class_path_is_taken_wherever_a_name_is(
         distributed_executor_backend=f"own_kinds{dot}OwnExecutor",
         load_format=f"own_kinds{dot}OwnLoader",
         worker_cls=f"own_kinds{dot}OwnWorker",
+        worker_extension_cls=f"own_kinds{dot}OwnExtension",
+        scheduler_cls=f"own_kinds{dot}OwnScheduler",
         plugin_settings=PluginSettings(allow=(), platform=f"own_kinds{dot}OwnPlatform"),
     ) as llm:
-        assert own_kinds() == ["platform", "executor", "worker", "loader"]
+        assert own_kinds() == ["platform", "executor", "worker", "loader", "scheduler"]
+        assert llm.collective_rpc("used") == [own_kinds()]
         device = llm.llm_engine.engine_config.device
         assert device.platform_owner == f"path:own_kinds{dot}OwnPlatform"
 
