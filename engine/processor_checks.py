@@ -69,13 +69,25 @@ def ask(processor: ProcessorClass, params: SamplingParams, field: str = FIELD) -
         if not isinstance(error, ValueError):
             said = f"validate_params of {processor.label} raised {describe_error(error)}"
             raise PluginError(processor.owner, "run", said) from error
-        param = getattr(error, "param", None) or getattr(error, "parameter", None)
-        if not isinstance(param, str) or param == FIELD:
+        param = _param_of(error)
+        if param is None or param == FIELD:
             param = field
         said = describe_error(error).partition(": ")[2] or type(error).__name__
         raise InvalidRequestError(
             f"{cut(param)}: {cut(said)}", param=cut(param), code="invalid_value"
         ) from error
+
+
+def _param_of(error: ValueError) -> str | None:
+    """The field that it names, if any."""
+    for name in ("param", "parameter"):
+        try:
+            param = getattr(error, name, None)
+        except caught():  # a plugin's exception may be anything
+            continue
+        if type(param) is str:
+            return param
+    return None
 
 
 def _has_own_check(cls: type) -> bool:

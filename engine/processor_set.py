@@ -27,7 +27,7 @@ from hookserve.hookspecs.notify_loop import caught
 
 from .batch_rows import BatchRows
 from .input_batch import InputBatch
-from .logits_processor import AdapterLogitsProcessor, OutputIds
+from .logits_processor import AdapterLogitsProcessor, BatchUpdate, OutputIds
 from .processor_classes import ProcessorClass, find_processors
 from .sampling_params import SamplingParams
 from .slot_logits_processor import (
@@ -92,6 +92,7 @@ class _Guarded:
         """Why it is called no more."""
         self._budget_s = budget_s
         self._called: set[str] = set()
+        self._is_noted = False
         self._failures: deque[float] = deque(maxlen=OBSERVE_FAILURES)
 
     def acts_on(self, request: ProcessedRequest) -> bool:
@@ -102,9 +103,12 @@ class _Guarded:
         """Whether the request cannot go on while this is switched off."""
         return self.found.is_wanted or bool(request.params.extra_args) or self.acts_on(request)
 
-    def call(self, method: str, *args: Any, is_of_one: bool = False) -> Any:
+    def call(
+        self, method: str, *args: Any, read: Callable[[Any], Any], is_of_one: bool = False
+    ) -> Any:
         """
         Args:
+            read: makes of the answer what is returned here; raises for one that is none.
             is_of_one: what it raises is about one request, and no reason to switch it off.
 
         Raises:
@@ -113,11 +117,11 @@ class _Guarded:
         started = time.perf_counter()
         try:
             with enter(self.found.plugin):
-                return getattr(self.instance, method)(*args)
+                return read(getattr(self.instance, method)(*args))
         except caught() as error:
             self.note(method, error)
             if not is_of_one:
-                self.count()
+                self._count()
             raise _Failed from error
         finally:
             elapsed_s = time.perf_counter() - started
@@ -138,19 +142,23 @@ class _Guarded:
             self._switch_off("it cannot be built again")
 
     def note(self, method: str, error: BaseException) -> None:
-        logger.warning(
-            "%s failed in %s: %s",
+        """A warning the first time; requests could fill the log."""
+        logger.log(
+            logging.DEBUG if self._is_noted else logging.WARNING,
+            "%s failed in %s: %s; further failures are told to their requests alone",
             self.found.label,
             method,
             describe_error(error),
-            exc_info=None if self._failures else exc_info_of(error),
+            exc_info=exc_info_of(error),
         )
+        self._is_noted = True
 
     def sentence(self, error: BaseException) -> str:
         """For the client: what was raised may hold internals."""
-        return f"The {self.found.label} failed with {type(error.__cause__ or error).__name__}."
+        cause = error if error.__cause__ is None else error.__cause__
+        return f"The {self.found.label} failed with {type(cause).__name__}."
 
-    def count(self) -> None:
+    def _count(self) -> None:
         """One more failure of a whole step; too many within a short time are its last."""
         now = time.monotonic()
         self._failures.append(now)
@@ -217,7 +225,7 @@ class ProcessorSet:
             try:
                 with enter(each.plugin):
                     guarded = _Guarded(each, partial(build, *given), budget_s)
-                    is_late = not by_slots and guarded.instance.is_argmax_invariant()
+                    is_late = not by_slots and bool(guarded.instance.is_argmax_invariant())
             except caught() as error:
                 each.refuse(host, "could not be built", error)
             else:
@@ -243,8 +251,8 @@ class ProcessorSet:
             if each.off is not None:
                 continue
             try:
-                acts = each.call("add_request", slot, request.params, is_of_one=True)
-                request.output_token_ids.kept[id(each.instance)] = bool(acts)
+                acts = each.call("add_request", slot, request.params, read=bool, is_of_one=True)
+                request.output_token_ids.kept[id(each.instance)] = acts
             except _Failed as error:
                 request.error = each.sentence(error)
         self._entered.append(request)
@@ -257,7 +265,7 @@ class ProcessorSet:
             if each.off is not None:
                 continue
             try:
-                each.call("apply_staged_writes")
+                each.call("apply_staged_writes", read=_nothing)
             except _Failed as error:
                 self._failed[each] = each.sentence(error)
                 # These may have their first row in a later step.
@@ -284,7 +292,7 @@ class ProcessorSet:
             self._context = _make_context(inputs)
         for each in (*self._early, *self._late):
             if each.off is None:
-                self._try(each, "update_state", each.rows.update(requests))
+                self._tell(each, each.rows.update(requests))
 
     def apply_early(self, logits: torch.Tensor) -> torch.Tensor:
         return self._apply(self._early, logits)
@@ -315,47 +323,38 @@ class ProcessorSet:
         for each in processors:
             if each.off is not None or each in self._failed:
                 continue
-            answer = self._try(each, "apply", logits, *more)
-            if answer is not None:
-                logits = answer
+            try:
+                logits = each.call("apply", logits, *more, read=partial(_as_logits, logits))
+                if isinstance(each.instance, AdapterLogitsProcessor):
+                    self._take_failures(each)
+            except _Failed as error:
+                self._fail(each, error)
         return logits
 
-    def _try(self, each: _Guarded, method: str, *args: Any) -> torch.Tensor | None:
-        """Call a processor for the whole step; what is wrong fails requests."""
+    def _tell(self, each: _Guarded, update: BatchUpdate | None) -> None:
+        """Of the rows."""
         try:
-            answer = each.call(method, *args)
-            if method == "apply":
-                answer = self._check(each, answer, args[0])
-            self._take_rows(each, method)
+            each.call("update_state", update, read=_nothing)
         except _Failed as error:
-            self._failed[each] = each.sentence(error)
-            self._fail_rows(each, self._failed[each])
-            if method == "update_state":
-                each.renew()
-            return None
-        tensor: torch.Tensor | None = answer
-        return tensor
+            self._fail(each, error)
+            each.renew()
 
-    def _check(self, each: _Guarded, answer: Any, logits: torch.Tensor) -> torch.Tensor:
-        """
-        Raises:
-            _Failed: it gave no logits of the same shape.
-        """
-        if isinstance(answer, torch.Tensor) and answer.shape == logits.shape:
-            return answer.to(logits.device, torch.float32).contiguous()
-        got = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
-        error = TypeError(f"apply gave {got}, expected logits {tuple(logits.shape)}")
-        each.note("apply", error)
-        each.count()
-        raise _Failed from error
-
-    def _take_rows(self, each: _Guarded, method: str) -> None:
+    def _take_failures(self, each: _Guarded) -> None:
         """What an adapter's functions raised, each about one request."""
-        if not isinstance(each.instance, AdapterLogitsProcessor):
-            return
-        for row, error in each.instance.take_failures().items():
-            each.note(method, error)
-            self.errors.setdefault(row, each.sentence(error))
+        read = partial(_as_failures, len(self._requests))
+        failures: dict[int, BaseException] = {}
+        try:
+            failures = each.call("take_failures", read=read)
+        except _Failed as error:
+            self._fail(each, error)
+            each.renew()
+        for row, cause in failures.items():
+            each.note("the function of a request", cause)
+            self.errors.setdefault(row, each.sentence(cause))
+
+    def _fail(self, each: _Guarded, error: _Failed) -> None:
+        self._failed[each] = each.sentence(error)
+        self._fail_rows(each, self._failed[each])
 
     def _fail_rows(self, each: _Guarded, sentence: str) -> None:
         """Those of the requests that it acts on, if it says which; else all."""
@@ -369,6 +368,34 @@ class ProcessorSet:
         for row, request in enumerate(self._requests):
             if each.must_act_on(request):
                 self.errors.setdefault(row, sentence)
+
+
+def _nothing(answer: object) -> None:
+    """Of a method whose answer means nothing."""
+
+
+def _as_logits(logits: torch.Tensor, answer: Any) -> torch.Tensor:
+    """
+    Raises:
+        TypeError: the answer is no logits of the same shape.
+    """
+    if not isinstance(answer, torch.Tensor) or answer.shape != logits.shape:
+        got = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
+        raise TypeError(f"apply gave {got}, expected logits {tuple(logits.shape)}")
+    plain = answer.detach().to(logits.device, torch.float32).contiguous()
+    return torch.from_numpy(plain.numpy())
+
+
+def _as_failures(num_rows: int, answer: Any) -> dict[int, BaseException]:
+    """
+    Raises:
+        IndexError: a function was called for a row that there is not.
+    """
+    failures = dict(answer)
+    for row in failures:
+        if type(row) is not int or not 0 <= row < num_rows:
+            raise IndexError(f"a function was called for row {row!r} of {num_rows}")
+    return failures
 
 
 def _make_states(vllm_config: VllmConfig, batch: InputBatch) -> LogitsProcRequestState:

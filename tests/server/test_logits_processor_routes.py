@@ -40,7 +40,7 @@ def test_arguments_are_any_json_and_processors_look_at_them(
 ) -> None:
     async def run() -> None:
         sent: list[Any] = []
-        hooks = {"front_hook_timeout_s": 0.1}
+        hooks = {"front_hook_timeout_s": 0.5}
 
         async def post(xargs: Any) -> Any:
             return await served.http.post(route, json={**ROUTES[route], "vllm_xargs": xargs})

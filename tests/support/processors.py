@@ -168,7 +168,7 @@ def misbehave(params: SamplingParams, moment: str) -> None:
         if what == "exit":
             raise SystemExit(3)
         if what == "sleep":
-            time.sleep(0.15)
+            time.sleep(0.6)
 
 
 class FaultyRows(RowForcer):
@@ -210,6 +210,26 @@ class FaultyCounter(Counter):
         return function
 
 
+class StrayRows(FaultyCounter):
+    """Calls a function for a row that there is not."""
+
+    def apply(self, logits: Any) -> Any:
+        if any(callable(function) for function in self.req_info.values()):
+            self.req_info[50] = lambda logits: logits
+        return super().apply(logits)
+
+
+class OddLogits(RowForcer):
+    """Answers with what only looks like logits."""
+
+    def apply(self, logits: Any) -> Any:
+        import torch
+
+        if all(params.extra_args is None for params, *_ in self.rows.values()):
+            return logits
+        return torch.empty_like(logits, device="meta")
+
+
 class FaultySlots(SlotForcer):
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         misbehave(sampling_params, "add_request")
@@ -227,6 +247,19 @@ class FaultySlots(SlotForcer):
         for slot in ctx.idx_mapping_np.tolist():
             misbehave(self.wanted[slot], "apply")
         return logits
+
+
+class HostileSlots(FaultySlots):
+    """Its answers cannot be looked at."""
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> Any:
+        super().add_request(req_idx, sampling_params)
+        return Hostile() if sampling_params.extra_args else True
+
+
+class Hostile:
+    def __bool__(self) -> bool:
+        raise RuntimeError("hands off")
 
 
 class Unbuildable(RowForcer):
