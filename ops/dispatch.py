@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from hookserve.hookspecs import Claim, OpOverride, PluginConflictError, PluginError, Registry
+from hookserve.hookspecs import (
+    Claim,
+    OpOverride,
+    PluginConflictError,
+    PluginError,
+    Registry,
+    UnknownNameError,
+)
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import describe_error, did_you_mean
 from hookserve.hookspecs.notify_loop import caught
@@ -83,6 +90,7 @@ class OpSet:
 
         Raises:
             PluginError: an override or a provider that must work does not.
+        UnknownNameError: the operator names a provider that is not there.
             PluginConflictError: two plugins override the op by its two names.
         """
         held = self._choices.get(op_class)
@@ -200,7 +208,8 @@ class OpSet:
         given = [claim for claim in self._providers.claims() if _is_of(claim, op)]
         wanted = self.preferred.get(op)
         passed_over: list[str] = []
-        for claim in _in_order(op, given, wanted):
+        tried = _in_order(op, given, wanted)
+        for claim in tried:
             if claim is None:
                 row.reason = "named by the operator"
                 break
@@ -213,7 +222,7 @@ class OpSet:
         else:
             if wanted:
                 raise PluginError(
-                    given[0].owner if given else NOBODY,
+                    next(claim.owner for claim in tried if claim is not None),
                     "run",
                     f"no provider of {op} works that was asked for: {'; '.join(passed_over)}",
                 )
@@ -237,11 +246,10 @@ class OpSet:
                 return target() if inspect.isclass(target) else target
         except caught() as error:
             if must_work:
-                raise PluginError(
-                    claim.owner, "run", f"provider {who} of {given.op}: {describe_error(error)}"
-                ) from error
+                said = f"provider '{given.name}' of {given.op}: {describe_error(error)}"
+                raise PluginError(claim.owner, "run", said) from error
             passed_over.append(f"{who} failed: {describe_error(error)}")
-            logger.warning("provider %s of %s is not used: %s", who, given.op, passed_over[-1])
+            logger.warning("provider of %s is not used: %s", given.op, passed_over[-1])
             return None
 
     def _kind(self) -> str:
@@ -254,11 +262,11 @@ def _is_of(claim: Claim, op: str) -> bool:
 
 def _in_order(
     op: str, given: Sequence[Claim], wanted: Sequence[str] | None
-) -> Iterable[Claim | None]:
+) -> Sequence[Claim | None]:
     """The providers in the order in which they are tried; ``None``: torch.
 
     Raises:
-        PluginError: one that is asked for is not there.
+        UnknownNameError: one that is asked for is not there.
     """
     if wanted is None:
         return sorted(given, key=lambda claim: -claim.declaration.priority)
@@ -266,11 +274,9 @@ def _in_order(
     found[TORCH] = None
     for name in wanted:
         if name not in found:
-            raise PluginError(
-                NOBODY,
-                "run",
-                f"nobody provides {op} as '{name}'{did_you_mean(name, list(found))}; those that "
-                f"there are: {', '.join(found)}",
+            raise UnknownNameError(
+                f"nobody provides {op} as '{name}'{did_you_mean(name, list(found))}; there are "
+                f"{', '.join(found)}"
             )
     return [found[name] for name in wanted]
 

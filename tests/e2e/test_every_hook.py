@@ -27,9 +27,10 @@ AT_START = {
 ONCE = {"engine_config", "model_loaded", "weights"}
 OF_A_REQUEST = {"before_request", "admit", "metric_labels", "request_finished"}
 OF_A_STEP = {"after_schedule", "before_step", "after_step"}
-NOT_HERE = {"select_victim", "shutdown"}
-"""No cache is under pressure; and nobody can be asked after the end."""
-SOMETIMES = {"authenticate", "before_response", "order_waiting", "compile_cache_key"}
+NOT_HERE = {"select_victim", "shutdown", "compile_cache_key"}
+"""No cache is under pressure; nobody can be asked after the end; and there are no compiled kernels
+for float32."""
+SOMETIMES = {"authenticate", "before_response", "order_waiting"}
 
 
 class Life:
@@ -194,6 +195,16 @@ def test_each_process_said_once_that_it_ends_and_no_other_wrote(life: Life) -> N
     }
     assert of_the_command_line.pop("cli_options") == 1
     assert of_the_command_line in ({}, {"settings_schema": 1})
+
+
+def test_every_worker_says_what_it_built_for_each_op(life: Life) -> None:
+    ops = life.reply["ops"]
+    assert list(ops) == [name for name, roles in life.reply["roles"].items() if "worker" in roles]
+    for rows in ops.values():
+        (norm,) = [row for row in rows if row["op"] == "rms_norm"]
+        assert (norm["class_name"], norm["owner"]) == ("RMSNorm", "hookserve")
+        assert norm["built"] == 5
+        assert norm["calls"] >= 5 * PROMPT["max_tokens"]
 
 
 def test_the_metrics_know_every_process(life: Life) -> None:
