@@ -139,6 +139,11 @@ def find_crash(mark: CrashMark, process: str, code: int | None) -> Denied | None
     return Denied(identity, process, CRASH_STAGE, ran)
 
 
+def whose_code_runs(found: Denied | None = None) -> str:
+    """What ``find_crash`` found of a child that has not ended, for a sentence."""
+    return "" if found is None else f" (the code of plugin {found.identity} runs)"
+
+
 def open_pidfd(pid: int) -> int | None:
     """``None`` where the system has none: then only the closed channel tells of a death."""
     return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None

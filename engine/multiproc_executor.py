@@ -22,6 +22,7 @@ from hookserve.hookspecs import Manifest, compare_manifests, current
 from hookserve.hookspecs.report import ProcessReport
 
 from .channel import ChannelClosed, wait_readable
+from .child_process import whose_code_runs
 from .codec import Message
 from .errors import EX_SOFTWARE, WorkerError, WorkerPluginsError
 from .executor import Executor
@@ -161,10 +162,16 @@ class MultiprocExecutor(Executor):
                 continue
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for worker in self.workers:
-            if not worker.wait(max(0.0, deadline - time.monotonic())):
+            has_ended = worker.wait(max(0.0, deadline - time.monotonic()))
+            error = worker.end_error()
+            if not has_ended:
                 logger.warning(
-                    "worker %d did not stop when asked; it is ended by force", worker.rank
+                    "worker %d did not stop when asked%s; it is ended by force",
+                    worker.rank,
+                    whose_code_runs(*error.failures),
                 )
+            elif error.failures:
+                logger.warning("%s", error)
         self._end_workers()
 
     # -- inside ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from hookserve.hookspecs import Denied, Host, Manifest, compare_manifests
 from hookserve.hookspecs.manifest import PluginEntry
 
 from .channel import ChannelClosed, ChannelError
+from .child_process import whose_code_runs
 from .config import EngineConfig
 from .engine_child import ENGINE_COMMAND, EngineChild
 from .engine_client import EngineClient
@@ -113,7 +114,12 @@ class EngineSupervisor:
             stalled = self._client.stalled_s() is not None
             self._client.request_shutdown()
             if stalled or not await child.wait(timeout_s):
-                logger.warning("the engine did not stop when asked; it is ended by force")
+                logger.warning(
+                    "the engine did not stop when asked%s; it is ended by force",
+                    whose_code_runs(child.crash()),
+                )
+            elif child.crash() is not None:
+                logger.warning("%s %s", child.name, child.describe_end())
         await self._discard_child()
         if self._watcher is not None:
             await self._watcher

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
@@ -85,6 +86,8 @@ def run(found: argparse.Namespace) -> int:
     settings = found.plugin_options.apply(settings, found)
     settings.engine_args.log_color = use_color(settings)
     start_logging(settings)
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # nobody else would say whose code was it that crashed this process
     try:
         with _sigterm_interrupts():
             if settings.server.dry_run:

@@ -124,6 +124,10 @@ SLOW_AT_THE_END = [
     FaultPlugin("engine", "shutdown", "sleeps"),
     FaultPlugin("worker", "shutdown", "sleeps"),
 ]
+CRASHING_AT_THE_END = [
+    FaultPlugin("engine", "shutdown", "segfaults"),
+    FaultPlugin("worker", "shutdown", "segfaults"),
+]
 TWICE = FaultPlugin(EVERYWHERE, "register_model", "registers twice")
 
 ALL = [
@@ -135,6 +139,7 @@ ALL = [
     *AT_THE_END_OF_A_REQUEST,
     *AT_THE_END,
     *SLOW_AT_THE_END,
+    *CRASHING_AT_THE_END,
     TWICE,
 ]
 NOT_THERE = {
@@ -617,6 +622,17 @@ def test_who_is_slow_at_the_end_is_waited_for_so_long(plugin: FaultPlugin, life_
     """In the front as long as it has, in others until the front ends them."""
     said = life_of(plugin).said(f"plugin {plugin.identity} failed in shutdown: TimeoutError")
     assert bool(said) is (plugin.process == "front")
+
+
+@each(CRASHING_AT_THE_END)
+def test_who_crashes_at_the_end_is_told(plugin: FaultPlugin, life_of: LifeOf) -> None:
+    """By the process that waits for the end of the other, and all the same the end is a clean one
+    for who asked for it."""
+    ended = f" was killed by SIGSEGV while the code of plugin {plugin.identity} ran"
+    waits = "(Front pid=" if plugin.process == "engine" else "(Engine pid="
+    lines = life_of(plugin).said(waits, " WARNING ", ended)
+    assert len(lines) == len(names_of(plugin.process))
+    assert life_of(plugin).exit_code == 0
 
 
 # -- what plugins do to their process --------------------------------------------------------------

@@ -144,10 +144,13 @@ def test_who_ends_a_worker_is_left_out_at_the_start_and_named_later(
 def test_who_ends_the_front_ends_the_server(
     fault: str, code: int, tiny_llama: Path, tmp_path: Path
 ) -> None:
-    """Nothing stands behind the front. What is known is the exit code; ``server plugins bisect``
-    finds who it was. An interrupt in its main thread cannot be told from the operator's own."""
+    """Nothing stands behind the front. A segfault leaves the lines of code in which it was; else
+    only the exit code is known, and ``server plugins bisect`` finds who it was. An interrupt in
+    the main thread cannot be told from the operator's own."""
     plugin = FaultPlugin("front", "process_started", fault)
     flags = fault_plugins.write(tmp_path, [plugin])
     done = run_command(["run", str(tiny_llama), *flags])
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+    file = f'File "{tmp_path}/{plugin.name}.py", line '
+    assert (file in done.stderr) is (fault == "segfaults")
