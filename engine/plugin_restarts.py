@@ -68,6 +68,8 @@ class PluginRestarts:
                 f"{names}; leave them out with --disable-plugins",
             )
         self._num_denials += 1
+        for failure in failures:  # all of them first: a required one ends the start instead
+            self._host.deny(failure)
         for failure in failures:
             logger.warning(
                 "plugin %s failed in the %s process (%s: %s); the engine starts again without it",
@@ -76,5 +78,4 @@ class PluginRestarts:
                 failure.stage,
                 failure.error,
             )
-            self._host.deny(failure)
         self.denied.extend(failures)

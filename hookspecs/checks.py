@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -145,13 +146,20 @@ def _near_misses(plugin: object, specs: Specs) -> str:
     if not isinstance(plugin, ModuleType):
         return ""
     classes = [
-        f"; its class {name} has some: to use that, name {plugin.__name__}:{name}"
+        name
         for name, value in vars(plugin).items()
         if isinstance(value, type)
         and value.__module__ == plugin.__name__
         and any(_options(function) is not None for function in vars(value).values())
     ]
-    return classes[0] if classes else ""
+    if not classes:
+        return ""
+    # What was given as a file need not be importable; a class of a module must.
+    is_found = PathFinder.find_spec(plugin.__name__.partition(".")[0]) is not None
+    return (
+        f"; its class {classes[0]} has some: to use that, name {plugin.__name__}:{classes[0]}"
+        f"{'' if is_found else ', with the folder of its file in PYTHONPATH'}"
+    )
 
 
 def _at(function: Any) -> str:

@@ -11,7 +11,7 @@ from hookserve.engine import LLM
 from hookserve.engine.core import EngineCore
 from hookserve.engine.errors import EngineStartError, WorkerError
 from hookserve.engine.plugin_restarts import PluginRestarts
-from hookserve.hookspecs import Denied, PluginSettings
+from hookserve.hookspecs import Denied, PluginSettings, RequiredPluginError
 
 EARLIER = Denied("d:g:earlier", "front", "run", "no")
 
@@ -67,6 +67,25 @@ def test_the_fourth_failure_stops_the_start(restarts: PluginRestarts, host: Stub
         restarts.decide([failed("e"), failed("d")])
     assert caught.value.exit_code == 78
     assert [each.identity[-1] for each in host.denied] == ["a", "b", "c"]
+
+
+def test_no_start_is_promised_where_a_required_plugin_ends_it(
+    restarts: PluginRestarts,
+    host: StubHost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def deny(denied: Denied) -> None:
+        if denied.identity == "d:g:required":
+            raise RequiredPluginError(denied.identity, denied.stage, denied.error, "required")
+
+    monkeypatch.setattr(host, "deny", deny)
+    with caplog.at_level("WARNING"):
+        with pytest.raises(RequiredPluginError):
+            restarts.decide([failed("a"), failed("required")])
+        assert "starts again" not in caplog.text
+        restarts.decide([failed("a")])
+    assert "d:g:a failed in the worker process (run: no); the engine starts again" in caplog.text
 
 
 def test_an_offline_engine_is_made_again_without_what_ends_its_workers(

@@ -158,7 +158,9 @@ def test_a_plugin_without_a_hook_is_out(make_host: Any) -> None:
     assert "has no hook" in str(report.error)
 
 
-def test_a_module_whose_class_has_the_hooks_says_which(tmp_path: Path, make_host: Any) -> None:
+def test_a_module_whose_class_has_the_hooks_says_which(
+    tmp_path: Path, make_host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "check_class.py").write_text(
         "from hookserve.hookspecs import hookimpl\n"
         "class Other: ...\n"
@@ -166,7 +168,12 @@ def test_a_module_whose_class_has_the_hooks_says_which(tmp_path: Path, make_host
     )
     (report,) = make_host(files=[str(tmp_path / "check_class.py")]).describe()
     said = "its class Own has some: to use that, name check_class:Own"
+    assert str(report.error).endswith(f"{said}, with the folder of its file in PYTHONPATH")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (report,) = make_host(files=["check_class"]).describe()
     assert str(report.error).endswith(said)
+    (report,) = make_host(files=["check_class:Own"]).describe()
+    assert report.state == "active"
 
 
 def test_a_marked_thing_that_is_no_function_is_not_passed_over(make_host: Any) -> None:
