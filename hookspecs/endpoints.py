@@ -33,9 +33,10 @@ def close_endpoints(
             continue
         if not any(entry == claim.name or matches(entry, plugin) for entry in entries):
             claim.state = "closed"
+            shared = any(other.name == claim.name for other in declared if other is not claim)
             say(
                 f"endpoint '{claim.name}' of {plugin.identity} is closed; open it with "
-                f"--enable-endpoints {claim.name}"
+                f"--enable-endpoints {plugin.identity if shared else claim.name}"
             )
 
 

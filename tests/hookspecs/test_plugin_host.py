@@ -322,6 +322,20 @@ def test_a_third_partys_endpoint_is_closed_until_it_is_opened(
     assert host.warnings == ([] if opened else [hint])
 
 
+def test_a_closed_endpoint_whose_name_another_has_is_opened_by_its_plugin(
+    site: Path, make_host: Any
+) -> None:
+    for dist in ("ep-a", "ep-b"):
+        install_plugin(site, dist, {"host_" + dist[-1]: ENDPOINT})
+    host = make_host()
+    assert [said.rpartition(" ")[2] for said in host.warnings] == [
+        "ep-a:hookserve:host_a",
+        "ep-b:hookserve:host_b",
+    ]
+    host = make_host(enable_endpoints=("ep-b:hookserve:host_b",))
+    assert host.registry("endpoint").get("extra").owner == "ep-b:hookserve:host_b"
+
+
 def test_a_closed_endpoint_overrides_nothing(site: Path, make_host: Any, add_builtin: Any) -> None:
     class Core:
         @hookimpl
