@@ -1,19 +1,21 @@
 """``within``: a coroutine gets its time and no more, also where it swallows its cancellation.
 
-It runs in a task of its own, which is left alone once its time is over. What that leads to is the
-caller's.
+It runs in the task of whoever waits for it, so that one that does not wait is as good as a call.
+Only what does not end when it is cancelled goes on in a task of its own, and is left alone there.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable
+import contextlib
+import types
+from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
-
-from .plugin_thread import Outcome
 
 if TYPE_CHECKING:
     import asyncio
+
+_left: set[asyncio.Task[None]] = set()
+"""An event loop alone would not keep them."""
 
 
 class OutOfTimeError(TimeoutError):
@@ -25,7 +27,7 @@ async def within(budget_s: float, work: Awaitable[Any], name: str) -> Any:
 
     Args:
         budget_s: seconds.
-        name: of its task, for whoever finds one that does not end.
+        name: of the task that goes on with it, for whoever finds that it does not end.
 
     Raises:
         OutOfTimeError: it has not ended by then. It was cancelled, and is not waited for.
@@ -33,32 +35,67 @@ async def within(budget_s: float, work: Awaitable[Any], name: str) -> Any:
     """
     import asyncio  # the command line never waits, and should not pay for this
 
-    task = asyncio.create_task(_outcome_of(work), name=name)
+    budget = asyncio.timeout(budget_s)
     try:
-        await asyncio.wait({task}, timeout=None if budget_s == math.inf else budget_s)
-    except asyncio.CancelledError:
-        _leave(task)
-        raise
-    if not task.done():
-        _leave(task)
-        raise OutOfTimeError(f"no end within {budget_s:g} s")
-    return task.result().unwrap()
+        async with budget:
+            return await _until_cancelled(work, name)
+    except TimeoutError:
+        if not budget.expired():
+            raise
+        raise OutOfTimeError(f"no end within {budget_s:g} s") from None
 
 
-async def _outcome_of(work: Awaitable[Any]) -> Outcome:
-    """A value, whatever it is: an exit must not reach the event loop."""
+@types.coroutine
+def _until_cancelled(work: Awaitable[Any], name: str) -> Generator[Any, Any, Any]:
+    """As ``await work``. Where that goes on after its cancellation it is left, and the cancellation
+    is raised all the same."""
+    import asyncio
+
+    steps = work.__await__()
     try:
-        return Outcome(await work, None)
-    except BaseException as error:  # handed on
-        return Outcome(None, error)
+        waits_for = next(steps)
+        while True:
+            try:
+                yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except asyncio.CancelledError as error:
+                waits_for = steps.throw(error)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    _leave(steps, waits_for, name)
+                    raise
+            except BaseException as error:  # of what it waits for
+                waits_for = steps.throw(error)
+            else:
+                waits_for = next(steps)
+    except StopIteration as end:
+        return end.value
 
 
-def _leave(task: asyncio.Task[Outcome]) -> None:
-    task.cancel()
-    task.add_done_callback(_forget)
+def _leave(steps: Generator[Any, Any, Any], waits_for: Any, name: str) -> None:
+    import asyncio
+
+    task = asyncio.create_task(_finish(steps, waits_for), name=name)
+    _left.add(task)
+    task.add_done_callback(_left.discard)
 
 
-def _forget(task: asyncio.Task[Outcome]) -> None:
-    """Nobody asks any more what became of it, which asyncio would complain of."""
-    if not task.cancelled():
-        task.exception()
+async def _finish(steps: Generator[Any, Any, Any], waits_for: Any) -> None:
+    with contextlib.suppress(BaseException):  # nobody asks any more what becomes of it
+        await _go_on(steps, waits_for)
+
+
+@types.coroutine
+def _go_on(steps: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, None]:
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:
+            waits_for = steps.throw(error)
+        else:
+            waits_for = next(steps)

@@ -20,6 +20,7 @@ from typing import Any
 
 from .coarse_clock import CoarseClock
 from .context import enter
+from .deadline import OutOfTimeError, within
 from .errors import PluginError, describe_error, exc_info_of
 from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S, Guard
 from .markers import HookInfo
@@ -117,33 +118,17 @@ class Hook:
             TypeError: it is not what the specification says.
             whatever it raises: ``failed`` is the caller's to call.
         """
-        import asyncio  # the command line never waits, and should not pay for this
-
         guard.calls += 1
-        call: Future[Outcome] | None = None
         started = perf_counter()
-        budget = asyncio.timeout(self.budget_s)
         try:
             with enter(guard.plugin):
-                async with budget:
-                    if guard.is_coroutine:
-                        result = guard.call(*args)
-                    else:
-                        call = guard.call_in_thread(args)
-                        result = (await asyncio.wrap_future(call)).unwrap()
-                    if inspect.isawaitable(result):
-                        result = await result
+                if guard.is_coroutine:
+                    result = guard.call(*args)
+                else:
+                    result = await self._from_thread(guard, args)
+                if inspect.isawaitable(result):
+                    result = await self._wait(guard, result, perf_counter() - started)
                 self._check(result)
-        except caught() as error:
-            if not budget.expired():
-                raise
-            if call is None or not call.done() or call.cancelled():
-                raise self._given_up(guard, call) from error
-            result = call.result().unwrap()
-            if inspect.isawaitable(result):  # and that has not come to an end
-                _close(result)
-                raise self._given_up(guard, None) from error
-            self._check(result)  # ended in time: somebody else held the loop up
         finally:
             elapsed_s = perf_counter() - started
             guard.sample(elapsed_s)
@@ -151,6 +136,32 @@ class Hook:
             self.slow(guard, elapsed_s)
             raise TimeoutError(f"it took {elapsed_s:.1f} s; it has {self.budget_s:g} s")
         return result
+
+    async def _from_thread(self, guard: Guard, args: tuple[Any, ...]) -> Any:
+        import asyncio  # the command line never waits, and should not pay for this
+
+        call = guard.call_in_thread(args)
+        budget = asyncio.timeout(self.budget_s)
+        try:
+            async with budget:
+                outcome = await asyncio.wrap_future(call)
+        except TimeoutError as error:
+            if not call.done() or call.cancelled():
+                raise self._given_up(guard, call) from error
+            outcome = call.result()  # ended in time: somebody else held the loop up
+        return outcome.unwrap()
+
+    async def _wait(self, guard: Guard, result: Awaitable[Any], elapsed_s: float) -> Any:
+        """What an implementation promised. It is not waited for longer, whatever it does with its
+        cancellation."""
+        try:
+            if elapsed_s >= self.budget_s:
+                _close(result)
+                raise OutOfTimeError
+            name = f"{self.info.name} of plugin {guard.plugin.identity}"
+            return await within(self.budget_s - elapsed_s, result, name)
+        except OutOfTimeError as error:
+            raise self._given_up(guard, None) from error
 
     def _given_up(self, guard: Guard, call: Future[Outcome] | None) -> TimeoutError:
         """What is said of a call that is not waited for any more."""

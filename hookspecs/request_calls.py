@@ -80,7 +80,7 @@ class RequestCalls:
         accept: AcceptRequest | None = None,
     ) -> ApiRequest | Refusal:
         """Each gets what the one before made of the request, until one refuses. Each gets a body
-        of its own: what it changes there counts, also where it returns nothing.
+        and headers of its own: what it changes there counts, also where it returns nothing.
 
         Args:
             accept: checks a changed request, and returns it with the model that its body names;
@@ -92,7 +92,8 @@ class RequestCalls:
         """
         hook = self.hooks["before_request"]
         for guard in hook.guards:
-            given = msgspec.structs.replace(request, body=_copied(request.body))
+            body, headers = _copied(request.body), dict(request.headers)
+            given = msgspec.structs.replace(request, body=body, headers=headers)
             try:
                 answer = await hook.answer(guard, given, principal)
                 answer = given if answer is None else answer
@@ -101,6 +102,7 @@ class RequestCalls:
                     _tell_refusal(guard.plugin, request, answer)
                     return answer
                 if _is_changed(request, answer):
+                    answer = msgspec.structs.replace(answer, headers=request.headers)
                     request = answer if accept is None else await accept(answer)
             except caught() as error:
                 hook.failed(guard, error)
@@ -250,9 +252,12 @@ def _check_delta(given: ResponseDelta, answer: object) -> None:
     _check_text("the text of a ResponseDelta", answer.text)
     if answer.finish_reason is None and given.finish_reason is not None:
         raise ValueError(f"before_response took the finish_reason {given.finish_reason!r} away")
-    if answer.finish_reason not in (None, given.finish_reason, *FINISH_REASONS):
+    reason = answer.finish_reason
+    if reason is not None and (
+        type(reason) is not str or reason not in (given.finish_reason, *FINISH_REASONS)
+    ):
         raise ValueError(
-            f"before_response gave the finish_reason {answer.finish_reason!r}; expected one of "
+            f"before_response gave the finish_reason {reason!r}; expected one of "
             f"{', '.join(FINISH_REASONS)}"
         )
 
@@ -262,7 +267,7 @@ def _kind(answer: object) -> str:
 
 
 def _check_text(what: str, value: object) -> None:
-    if not isinstance(value, str):
+    if type(value) is not str:  # one of a subclass could not be sent on
         raise TypeError(f"{what} is a {type(value).__name__}; expected a str")
     try:
         value.encode()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hookserve.hookspecs import Host, PluginError, Principal, RequestHead, RequiredPluginError
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.deadline import OutOfTimeError, within
@@ -95,6 +97,8 @@ class Credentials:
         """
         token = bearer_token(head)
         found = None if token is None else self._holder(token)
+        # Other hooks are to see the headers as they came.
+        head = msgspec.structs.replace(head, headers=dict(head.headers))
         if found is None and self._chosen is not None:
             found = await self._chosen.ask(head)
         if found is None:

@@ -493,6 +493,7 @@ def wrong_answers() -> Iterator[tuple[str, Callable[[], Any], str]]:
     yield "says yes", lambda: True, "bool"
     yield "no such scope", lambda: Principal("x", frozenset({"root"})), "root"  # type: ignore[arg-type]
     yield "no name", lambda: Principal(""), "name"
+    yield "a name of another kind", lambda: Principal(type("Text", (str,), {})("x")), "Text"
 
 
 class Faulty:

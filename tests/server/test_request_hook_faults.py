@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -113,8 +113,12 @@ class Coroutine(Faulty):
 
     async def act_later(self, hook: str, request: ApiRequest) -> Any:
         await asyncio.sleep(0)
-        if self.fault_for(hook, request) == "hangs":
+        fault = self.fault_for(hook, request)
+        if fault == "hangs":
             await asyncio.sleep(60)
+        while fault == "stays, whatever is done to it" and not self.goes_on.is_set():
+            with suppress(BaseException):
+                await asyncio.sleep(0.01)
         return self.act(hook, request)
 
 
@@ -221,19 +225,20 @@ def test_a_fault_fails_its_request_and_nothing_beside_it(
 
 
 def test_what_hangs_is_given_up_at_its_deadline(serve_script: Any) -> None:
-    plain = Plain()
+    plain, coroutine = Plain(), Coroutine()
 
     async def run() -> None:
         async with (
             serve_script(
-                speak, plugins=[plain, Coroutine()], hooks={"front_hook_timeout_s": DEADLINE_S}
+                speak, plugins=[plain, coroutine], hooks={"front_hook_timeout_s": DEADLINE_S}
             ) as served,
             listening(served.runtime) as port,
             three_streams(port),
         ):
+            hanging = ("Plain hangs", "Coroutine hangs", "Coroutine stays, whatever is done to it")
             cases = [
-                (f"{own}/{hook}/hangs", is_streamed)
-                for own in ("Plain", "Coroutine")
+                (f"{own}/{hook}/{fault}", is_streamed)
+                for own, _, fault in (each.partition(" ") for each in hanging)
                 for hook in REQUEST_HOOKS
                 for is_streamed in (False, True)
             ]
@@ -241,6 +246,7 @@ def test_what_hangs_is_given_up_at_its_deadline(serve_script: Any) -> None:
             for reply, (user, is_streamed) in zip(replies, cases, strict=True):
                 check_failure(reply, user, is_streamed)
                 assert b"with TimeoutError" in reply, user
+            coroutine.goes_on.set()  # its own tasks would never end, nor the event loop
 
     try:
         asyncio.run(asyncio.wait_for(run(), 60))

@@ -199,6 +199,10 @@ def test_a_refusal_is_the_reply_and_nobody_else_is_asked(serve_script: Any) -> N
     assert [(r.finish_reason, r.error) for r in observer.records] == [("error", "once a day")] * 2
 
 
+class Text(str):
+    """As some libraries have it for text that is safe in HTML."""
+
+
 def _in_itself(request: ApiRequest) -> ApiRequest:
     body = {**request.body}
     body["metadata"] = body
@@ -223,12 +227,15 @@ WRONG: dict[str, Callable[[ApiRequest], Any]] = {
     "a token that is none": lambda request: with_body(request, stop_token_ids=[10**6]),
     "no mapping": lambda request: replace(request, body=[1]),
     "another id": lambda request: replace(request, request_id="mine"),
+    "other headers": lambda request: replace(request, headers={}),
+    "a header that is changed in place": lambda request: request.headers.update(a="b"),
     "another route": lambda request: replace(request, route=CHAT),
     "another model": lambda request: replace(request, model="org/alias"),
     "a status that is none": lambda request: Refusal("no", status=200),
     "a status that is no number": lambda request: Refusal("no", status="429"),  # type: ignore[arg-type]
     "a message that is none": lambda request: Refusal(None),  # type: ignore[arg-type]
     "a code that is no text": lambda request: Refusal("no", code=7),  # type: ignore[arg-type]
+    "a text of another kind": lambda request: Refusal(Text("no")),
     "a wait before now": lambda request: Refusal("no", retry_after_s=-1),
     "a wait without end": lambda request: Refusal("no", retry_after_s=float("nan")),
 }

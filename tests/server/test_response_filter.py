@@ -363,12 +363,19 @@ def test_the_best_are_chosen_before_plugins_see_them(serve_script: Any) -> None:
 
 # -- wrong answers ---------------------------------------------------------------------------------
 
+
+class Text(str):
+    """As some libraries have it for text that is safe in HTML."""
+
+
 WRONG: dict[str, Callable[[ResponseDelta], Any]] = {
     "another type": lambda delta: "text",
     "another index": lambda delta: replace(delta, index=1),
     "no text": lambda delta: replace(delta, text=None),
     "half a pair": lambda delta: replace(delta, text="\ud83d"),
     "no end": lambda delta: replace(delta, finish_reason=None) if delta.finish_reason else None,
+    "a text of another kind": lambda delta: replace(delta, text=Text(delta.text)),
+    "an end of another kind": lambda delta: replace(delta, finish_reason=Text("stop")),
     "an end that nobody knows": lambda delta: replace(delta, finish_reason="bored"),
     "an end that is none": lambda delta: replace(delta, finish_reason=""),
 }
