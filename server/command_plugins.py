@@ -33,8 +33,8 @@ _VERBS = {
 _BISECT_EPILOG = (
     "COMMAND is run again and again with other plugins disabled (HOOKSERVE_DISABLE_PLUGINS) until "
     "the fewest are found with which it fails. It must end by itself, as 'server run --dry-run' "
-    "does. Exit codes: 0 found; 1 it does not fail; 3 it fails without the plugins too; 4 it does "
-    "not fail the same way twice."
+    "does. Exit codes: 0 found; 1 it does not fail; 2 it cannot be run; 3 it fails without the "
+    "plugins too; 4 it does not fail the same way twice."
 )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 HOOK = "cli_options"
 _NAME = re.compile(r"--?[A-Za-z][A-Za-z0-9-]*")
 _OF_PYTHON = argparse.__name__
+_ELSEWHERE = "no settings of their own: elsewhere keys of the plugin's section of --plugin-config"
 
 
 @dataclass
@@ -82,7 +83,8 @@ class PluginOptions:
                 given.append(added.options[-1])
             elif added.default is not None:
                 section.setdefault(added.key, _plain(added, added.default))
-            config[key] = section
+            if section or key in config:
+                config[key] = section
         denied = (*settings.plugins.denied, *self.denied)
         origins = dict(settings.origins)
         if given:
@@ -225,7 +227,7 @@ class _Collector:
         for added in self.result.added:
             if added.plugin not in groups:
                 title = f"Plugin {added.plugin.identity}"
-                groups[added.plugin] = self.parser.add_argument_group(title)
+                groups[added.plugin] = self.parser.add_argument_group(title, _ELSEWHERE)
             _prepare(added)
             groups[added.plugin]._add_action(added.action)
 

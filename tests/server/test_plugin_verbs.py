@@ -184,10 +184,19 @@ def test_values_land_in_the_plugins_own_section_under_the_key_that_the_operator_
     assert settings.plugins.denied == ()
 
 
+def test_an_option_that_nobody_gave_and_without_a_default_makes_no_section(served: Any) -> None:
+    plugins = {"opts": "parser.add_argument('--opt-tenants', type=int)"}
+    settings, _ = served(plugins)
+    assert settings.plugins.config == {} and str(settings.origins["plugin_config"]) == "default"
+    settings, _ = served({}, "--plugin-config", '{"opts": {}}')
+    assert settings.plugins.config == {"opts": {}}
+
+
 def test_the_help_of_run_shows_them_with_their_plugin(served: Any) -> None:
     code, text = served({"opts": OPTIONS}, "--help")
     assert code == 0
     assert f"Plugin {IDENTITY}:" in text
+    assert "elsewhere keys of the plugin's section of --plugin-config" in " ".join(text.split())
     assert "--opt-tenants OPT_TENANTS" in text and "4 at most" in " ".join(text.split())
 
 
