@@ -141,7 +141,9 @@ class EngineCore:
         started = time.monotonic()
         config = self.vllm_config
         longest = longest_request(config.model_config.max_model_len, self.num_cached_tokens)
-        length = min(WARM_UP_TOKENS, longest - 2)
+        # No scheduler needs to cut it into chunks.
+        budget = config.scheduler_config.max_num_batched_tokens
+        length = min(WARM_UP_TOKENS, longest - 2, budget)
         request = AddRequest(
             "warm-up",
             [1 % config.model_config.vocab_size] * max(1, length),

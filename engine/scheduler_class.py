@@ -62,7 +62,7 @@ def make_scheduler(
     found = host.registry("scheduler").resolve(name)
     claim = host.registry("scheduler").get(name)
     owner = None if claim is None else claim.plugin
-    guard = SchedulerGuard(name, owner)
+    guard = SchedulerGuard(name, owner, vllm_config.scheduler_config.max_num_batched_tokens)
     fault = find_fault(found)
     if fault is not None:
         identity = name if owner is None else owner.identity

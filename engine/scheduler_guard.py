@@ -39,10 +39,13 @@ class SchedulerGuard:
     """Args:
     name: by which the scheduler was chosen.
     owner: the plugin that declared it; ``None``: it was named by its class path.
+    max_tokens: of one step.
     """
 
-    def __init__(self, name: str, owner: Plugin | None) -> None:
+    def __init__(self, name: str, owner: Plugin | None, max_tokens: int) -> None:
         self._owner = owner
+        self._max_tokens = max_tokens
+        self._is_ours = owner is not None and owner.is_builtin
         self.who = f"scheduler {name!r}" + ("" if owner is None else f" of plugin {owner.identity}")
         self._nobody_since: float | None = None
 
@@ -68,11 +71,39 @@ class SchedulerGuard:
         """The next step.
 
         Raises:
-            SchedulerError: it raised, or returned something else.
+            SchedulerError: it raised, or returned something else or what no worker can compute.
         """
         answer = self.call(scheduler, "schedule")
         output: SchedulerOutput = self._of_type(SchedulerOutput, "schedule", answer)
+        fault = None if self._is_ours else self._fault(output)
+        if fault is not None:
+            raise SchedulerError(f"{self.who}: schedule returned a step {fault}")
         return output
+
+    def _fault(self, output: SchedulerOutput) -> str | None:
+        """What is wrong with the step in itself, in words; ``None``: nothing. The workers would
+        fail at it, and nobody would know by whom."""
+        counts = output.num_scheduled_tokens
+        if output.total_num_scheduled_tokens != sum(counts.values()):
+            return (
+                f"with a total of {output.total_num_scheduled_tokens} tokens; its requests have "
+                f"{sum(counts.values())}"
+            )
+        if output.total_num_scheduled_tokens > self._max_tokens:
+            return (
+                f"of {output.total_num_scheduled_tokens} tokens; max_num_batched_tokens is "
+                f"{self._max_tokens}"
+            )
+        told = [new.req_id for new in output.scheduled_new_reqs]
+        told += output.scheduled_cached_reqs.req_ids
+        if sorted(told) != sorted(counts):
+            one = min({*told} ^ {*counts}, default=max(told, key=told.count, default=""))
+            return (
+                f"in which request {one!r} does not stand once among the tokens and once among "
+                "the new or the cached requests"
+            )
+        wrong = next((each for each, count in counts.items() if count < 1), None)
+        return None if wrong is None else f"with {counts[wrong]} tokens for request {wrong!r}"
 
     def update(
         self, scheduler: SchedulerInterface, scheduled: SchedulerOutput, result: ModelRunnerOutput

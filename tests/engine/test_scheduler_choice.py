@@ -21,7 +21,7 @@ from hookserve.engine.scheduler import Scheduler
 from hookserve.engine.scheduler_class import capabilities_of
 from hookserve.engine.scheduler_guard import SchedulerError
 from hookserve.engine.scheduler_interface import CAPABILITIES
-from hookserve.engine.step import SchedulerOutput
+from hookserve.engine.step import CachedRequestData, SchedulerOutput
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import PluginError, PluginSettings, UnknownNameError, bootstrap
 
@@ -86,7 +86,7 @@ def serve(core: EngineCore, **prompts: list[int]) -> Collected:
     ],
 )
 def test_a_scheduler_is_named_by_name_or_class_path(name: str, kind: type, make: Make) -> None:
-    core = make(name, max_num_batched_tokens=16)
+    core = make(name)
     assert type(core.scheduler) is kind
     core.warm_up()
     collected = serve(core, **PROMPTS)
@@ -109,9 +109,13 @@ def test_one_that_is_written_anew_needs_no_more_than_the_interface(make: Make) -
     stats = report.scheduler_stats
     assert (stats.num_running_reqs, stats.num_waiting_reqs, stats.step_counter) == (1, 5, 3)
     core.abort_requests(["r0", "r1", "nobody"])
+    core.add_request(make_request("long", [1] * 65))
     collected = Collected()
     while core.has_work():
         collected.add(core.step().outputs)
+    refused = collected.last.pop("long")
+    assert refused.is_refusal and refused.error == "At most 64 tokens, please."
+    assert collected.tokens.pop("long") == []
     assert collected.tokens == {name: continuation(PROMPTS[name], 3) for name in list(PROMPTS)[2:]}
 
 
@@ -220,6 +224,34 @@ def test_an_answer_that_is_no_step_ends_the_engine(answer: Any, make: Make) -> N
     core.scheduler.answer = answer  # type: ignore[attr-defined]
     kind = type(answer[0]).__name__
     with pytest.raises(SchedulerError, match=f"schedule returned a {kind}; expected SchedulerOut"):
+        serve(core, a=[1])
+
+
+def plan(total: int, counts: dict[str, int], *told: str) -> SchedulerOutput:
+    return SchedulerOutput(
+        scheduled_cached_reqs=CachedRequestData(req_ids=list(told)),
+        num_scheduled_tokens=counts,
+        total_num_scheduled_tokens=total,
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (plan(3, {"a": 2}, "a"), "with a total of 3 tokens; its requests have 2"),
+        (plan(65, {"a": 65}, "a"), "of 65 tokens; max_num_batched_tokens is 64"),
+        (plan(2, {"a": 1, "b": 1}, "a"), "in which request 'b' does not stand once"),
+        (plan(1, {"a": 1}, "a", "c"), "in which request 'c' does not stand once"),
+        (plan(1, {"a": 1}, "a", "a"), "in which request 'a' does not stand once"),
+        (plan(0, {"a": 1, "b": -1}, "a", "b"), "with -1 tokens for request 'b'"),
+    ],
+)
+def test_a_step_that_contradicts_itself_is_its_schedulers(
+    step: SchedulerOutput, said: str, make: Make
+) -> None:
+    core = make("schedulers:Tongue")
+    core.scheduler.answer = (step,)  # type: ignore[attr-defined]
+    with pytest.raises(SchedulerError, match=f"^scheduler 'schedulers:Tongue': .* a step {said}"):
         serve(core, a=[1])
 
 

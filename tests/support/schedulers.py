@@ -70,9 +70,15 @@ class OneByOne(SchedulerInterface):
         self.queue: list[Request] = []
         self.gone: set[str] = set()
         self.block_size = block_size
+        self.budget = vllm_config.scheduler_config.max_num_batched_tokens
         self.max_tokens = min(num_blocks * block_size, vllm_config.model_config.max_model_len)
 
     def add_request(self, request: Request) -> EngineCoreOutput | None:
+        if request.num_prompt_tokens > self.budget:
+            error = f"At most {self.budget} tokens, please."
+            return EngineCoreOutput(
+                request.request_id, finish_reason="error", error=error, is_refusal=True
+            )
         self.queue.append(request)
         return None
 
