@@ -364,16 +364,28 @@ def start_life(folder: Path, model: Path, processes: Sequence[str], *flags: str)
 
 
 @pytest.fixture(scope="module")
-def one_worker(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Life:
-    """Front and engine, which has not the KV cache for three streams at a time."""
-    cache = ("--num-gpu-blocks-override", "16")
-    return start_life(tmp_path_factory.mktemp("one"), tiny_llama, ("front", "engine"), *cache)
+def lives(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
+    """Both at a time: front and engine, which has not the KV cache for three streams at a time,
+    and the server with two workers."""
+    cache, two = ("--num-gpu-blocks-override", "16"), ("--tensor-parallel-size", "2")
+    wanted = [(("front", "engine"), cache), (("worker",), two)]
+    folders = [tmp_path_factory.mktemp("life") for _ in wanted]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        begun = [
+            pool.submit(start_life, folder, tiny_llama, processes, *flags)
+            for folder, (processes, flags) in zip(folders, wanted, strict=True)
+        ]
+        return [life.result() for life in begun]
 
 
 @pytest.fixture(scope="module")
-def two_workers(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Life:
-    two = ("--tensor-parallel-size", "2")
-    return start_life(tmp_path_factory.mktemp("two"), tiny_llama, ("worker",), *two)
+def one_worker(lives: list[Life]) -> Life:
+    return lives[0]
+
+
+@pytest.fixture(scope="module")
+def two_workers(lives: list[Life]) -> Life:
+    return lives[1]
 
 
 @pytest.fixture
