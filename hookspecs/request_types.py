@@ -68,7 +68,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     """A decoded request for text. A changed one is made with ``msgspec.structs.replace``.
 
     Args:
-        request_id: as in the reply's ``X-Request-Id``.
+        request_id: as in the reply's ``X-Request-Id``. A client may choose it: two requests may
+            have one.
         route: the path of the route, such as ``"/v1/chat/completions"``.
         model: the name under which the reply is given.
         body: the request's JSON as plain data. A changed body is checked again.

@@ -169,6 +169,7 @@ def _reordered(queue: list[QueuedRequest], answer: object) -> list[QueuedRequest
             f"order_waiting returned a {type(answer).__name__}; expected the list of the waiting "
             "requests in another order, or None"
         )
+    answer = list(answer)  # read once: a class of the plugin's may say another length than it has
     ids = [view.request_id for view in answer if isinstance(view, QueuedRequest)]
     mine = {view.request_id: view for view in queue}
     if len(answer) != len(queue) or set(ids) != mine.keys():
