@@ -30,7 +30,7 @@ from .errors import ApiError, ReplyCutShort
 from .exchange import Exchange
 from .plugin_tasks import PluginExit
 from .route_access import CoreRoute, Needs, needs_of_plugin, refusal_of, send_refusal
-from .route_paths import RouteKey, hides, keys_of
+from .route_paths import WEBSOCKET, RouteKey, hides, keys_of
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -105,6 +105,16 @@ class EndpointSet:
                 return f"it took more than {budget_s:g} s"
             return describe_error(error)
         return None
+
+    def websockets(self) -> list[str]:
+        """The WebSocket routes, each with its owner: not every HTTP server speaks with them."""
+        return [
+            f"{key} of {served.claim.owner}"
+            for served in self._served
+            for route in served.routes
+            for key in keys_of(route)
+            if key.method == WEBSOCKET
+        ]
 
     def drop_inactive(self) -> None:
         """Serve no more what belongs to plugins that are out by now: they may fail in another

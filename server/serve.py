@@ -176,6 +176,8 @@ class HttpServer(uvicorn.Server):
             )
         )
         self.flush_s = STOP_FLUSH_S
+        for route in runtime.endpoints.websockets():
+            logger.warning("%s is never reached: this server speaks HTTP alone", route)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

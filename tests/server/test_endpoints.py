@@ -18,6 +18,7 @@ from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, h
 from hookserve.hookspecs.host import Host
 from hookserve.server.endpoint_set import EndpointSet
 from hookserve.server.errors import ReplyCutShort
+from http_front import listening
 from scripted_engine import say
 
 
@@ -121,6 +122,21 @@ def test_a_route_that_a_built_in_one_hides_is_told(
     (line,) = [r.getMessage() for r in caplog.records if "never reached" in r.getMessage()]
     assert "GET /v1/models/special of object:Plugin" in line
     assert "/v1/models/{model:path}" in line
+
+
+def test_a_websocket_that_the_servers_own_http_does_not_speak_is_told(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        plugin = Plugin(Several(WebSocketRoute("/ws", nothing), Route("/mine", nothing)))
+        async with serve_script(say("ab"), plugins=[plugin]) as served:
+            assert "never reached" not in caplog.text, "another server may speak it"
+            async with listening(served.runtime):
+                pass
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "never reached" in r.getMessage()]
+    assert line.startswith("WebSocket /ws of object:Plugin is never reached: this server speaks ")
 
 
 async def nothing(*args: Any) -> None: ...
