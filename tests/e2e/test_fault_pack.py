@@ -18,7 +18,27 @@ import pytest
 import fault_plugins
 from every_hook import SPECS
 from fault_plugins import EVERYWHERE, IMPORT, FaultPlugin
+from fault_table import (
+    ALL,
+    AT_CALL_3,
+    AT_THE_END,
+    AT_THE_END_OF_A_REQUEST,
+    AWAITABLE,
+    CRASHING_AT_THE_END,
+    HOSTILE,
+    NOT_THERE,
+    OF_A_STEP,
+    OF_THE_START,
+    PROCESSES,
+    RAISING,
+    SLOW_AT_START,
+    SLOW_AT_THE_END,
+    SLOW_IN_A_STEP,
+    TWICE,
+    policy_of,
+)
 from harness import RunningServer, run_command, wait_until
+from meddling_plugins import APART_IDENTITY, OTHERS, PATCHERS, PROUD, PROUD_IDENTITY, THREADS
 from plugin_folder import install_plugin
 
 FRONT_S, STEP_S, STARTUP_S = 0.5, 0.25, 0.3
@@ -27,132 +47,9 @@ TIMES = (
     *("--step-hook-timeout", str(STEP_S)),
     *("--startup-hook-timeout", str(STARTUP_S)),
 )
-PROCESSES = {"front": ["front"], "engine": ["engine", "worker"], "worker": ["worker"]}
-"""The processes of the table: the worker is in the engine's in one server, and in two of its own in
-the other, which has the third row."""
-
-RAISING = {
-    "raises": "ValueError: broken",
-    "exits": "SystemExit: 3",
-    "panics": "Panic: panicked",
-    "closes": "GeneratorExit",
-    "interrupts": "KeyboardInterrupt",
-}
-"""What is raised, as it is told. An interrupt of the front's main thread is a real one."""
-AWAITABLE = "answers an awaitable"
-HOSTILE = "answers what nobody can look at"
 
 
 # -- the table -------------------------------------------------------------------------------------
-
-
-def plugins_for(process: str, hook: str, *faults: str) -> list[FaultPlugin]:
-    return [FaultPlugin(process, hook, fault) for fault in faults]
-
-
-def raising_at_start(process: str) -> tuple[str, ...]:
-    return tuple(name for name in RAISING if (process, name) != ("front", "interrupts"))
-
-
-def of_the_start(process: str) -> list[FaultPlugin]:
-    raising = raising_at_start(process)
-    return [
-        *plugins_for(process, IMPORT, *raising),
-        *plugins_for(process, "register_model", *raising, "answers 7", HOSTILE),
-        FaultPlugin(process, "hf_config", "raises", half="register_model"),
-        *plugins_for(process, "process_started", *raising, AWAITABLE),
-    ]
-
-
-OF_THE_START = [
-    *of_the_start("front"),
-    *of_the_start("engine"),
-    *plugins_for("engine", "model_loaded", *RAISING),
-    *of_the_start("worker"),
-    *plugins_for("worker", "weights", *RAISING, "answers 7"),
-]
-SLOW_AT_START = [
-    *(FaultPlugin("front", hook, "sleeps") for hook in (IMPORT, "register_model")),
-    FaultPlugin("engine", IMPORT, "sleeps"),
-    FaultPlugin("worker", "process_started", "sleeps"),
-]
-OF_A_STEP = [
-    *itertools.chain.from_iterable(
-        plugins_for("engine", hook, *RAISING, "answers 7", HOSTILE)
-        for hook in ("order_waiting", "select_victim")
-    ),
-    *itertools.chain.from_iterable(
-        plugins_for(process, hook, *RAISING, AWAITABLE)
-        for process, hook in (
-            ("engine", "after_schedule"),
-            ("engine", "before_step"),
-            ("engine", "after_step"),
-            ("worker", "before_step"),
-            ("worker", "after_step"),
-        )
-    ),
-]
-AT_CALL_3 = [
-    FaultPlugin(process, hook, "raises at call 3")
-    for process, hook in (
-        ("front", "request_finished"),
-        ("engine", "order_waiting"),
-        ("engine", "after_schedule"),
-        ("worker", "before_step"),
-        ("worker", "after_step"),
-    )
-]
-SLOW_IN_A_STEP = [
-    FaultPlugin(process, hook, "sleeps")
-    for process, hook in (
-        ("engine", "order_waiting"),
-        ("engine", "select_victim"),
-        ("engine", "after_schedule"),
-        ("engine", "after_step"),
-        ("worker", "before_step"),
-    )
-]
-AT_THE_END_OF_A_REQUEST = [
-    *plugins_for("front", "metric_labels", *RAISING, "answers 7", "sleeps long"),
-    *plugins_for("front", "request_finished", *RAISING, "sleeps long"),
-]
-AT_THE_END = [
-    plugin for process in PROCESSES for plugin in plugins_for(process, "shutdown", *RAISING)
-]
-SLOW_AT_THE_END = [
-    FaultPlugin("front", "shutdown", "sleeps long"),
-    FaultPlugin("engine", "shutdown", "sleeps"),
-    FaultPlugin("worker", "shutdown", "sleeps"),
-]
-CRASHING_AT_THE_END = [
-    FaultPlugin("engine", "shutdown", "segfaults"),
-    FaultPlugin("worker", "shutdown", "segfaults"),
-]
-TWICE = FaultPlugin(EVERYWHERE, "register_model", "registers twice")
-
-ALL = [
-    *OF_THE_START,
-    *SLOW_AT_START,
-    *OF_A_STEP,
-    *AT_CALL_3,
-    *SLOW_IN_A_STEP,
-    *AT_THE_END_OF_A_REQUEST,
-    *AT_THE_END,
-    *SLOW_AT_THE_END,
-    *CRASHING_AT_THE_END,
-    TWICE,
-]
-NOT_THERE = {
-    ("request", "engine"): "who asks for a text is spoken to by the front alone",
-    ("request", "worker"): "who asks for a text is spoken to by the front alone",
-    ("default", "front"): "the scheduler's choices are made where the scheduler is",
-    ("default", "worker"): "the scheduler's choices are made where the scheduler is",
-}
-"""Cells that cannot be reached: no hook of the policy runs in the process."""
-
-
-def policy_of(hook: str) -> str:
-    return "refuse" if hook == IMPORT else SPECS[hook].failure
 
 
 def test_the_table_has_each_policy_in_each_process() -> None:
@@ -165,110 +62,6 @@ def test_the_table_has_each_policy_in_each_process() -> None:
         )
         assert can_be is ((policy, process) not in NOT_THERE), (policy, process)
         assert can_be is ((policy, process) in covered), (policy, process)
-
-
-# -- what plugins do to their process --------------------------------------------------------------
-
-PATCHES = """
-import logging, os, signal, sys, warnings
-from hookserve.hookspecs import hookimpl
-from hookserve.hookspecs.host import Host
-
-IS_ENGINE = os.path.basename(sys.argv[0]) == "process.py"
-NAME = {name!r}
-os.environ["FAULT_" + NAME] = "here"
-logging.getLogger().addHandler(logging.NullHandler())
-logging.getLogger().handlers[-1].name = NAME
-logging.getLogger("hookserve").disabled = True
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-warnings.filterwarnings("ignore", NAME)
-warnings.simplefilter("ignore")
-
-@hookimpl
-def hf_config():
-    pass
-"""
-PATCHES_HOST = """
-Host.problems = lambda self: ["patched by " + NAME]
-"""
-PATCHERS = {
-    "stays": PATCHES,
-    "fails": PATCHES + PATCHES_HOST + "raise ValueError('broken')\n",
-    "behind": PATCHES + PATCHES_HOST + "if IS_ENGINE: raise ValueError('broken')\n",
-}
-"""One that works, one that fails in the front, and one that fails in the engine alone."""
-
-WITNESS = """
-import logging, os, signal, threading, warnings
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-from hookserve.hookspecs import Endpoint, hookimpl
-from hookserve.hookspecs.host import Host
-
-def tell(request):
-    return JSONResponse({
-        "environ": sorted(name for name in os.environ if name.startswith("FAULT_")),
-        "handlers": sorted(str(each.name) for each in logging.getLogger().handlers),
-        "filters": sorted(str(each[1].pattern) for each in warnings.filters if each[1]),
-        "silenced": ("ignore", None, Warning, None, 0) in warnings.filters,
-        "disabled": logging.getLogger("hookserve").disabled,
-        "SIGUSR1": str(signal.getsignal(signal.SIGUSR1)),
-        "SIGTERM": str(signal.getsignal(signal.SIGTERM)),
-        "problems": Host.problems.__module__,
-        "threads": sorted(thread.name for thread in threading.enumerate()),
-    })
-
-class Routes:
-    def routes(self):
-        return [Route("/witness", tell)]
-
-@hookimpl
-def endpoint():
-    return Endpoint("witness", Routes)
-"""
-THREADS = """
-import threading
-from hookserve.hookspecs import hookimpl
-
-threading.Thread(target=threading.Event().wait, name="runaway").start()
-
-@hookimpl
-def process_started():
-    threading.Thread(target=threading.Event().wait, name="late runaway").start()
-"""
-PROUD = """
-from hookserve.hookspecs import hookimpl
-
-class Proud:
-    def _refuse(self, *args):
-        raise RuntimeError("hands off")
-
-    __eq__ = __bool__ = __len__ = __iter__ = __repr__ = _refuse
-    __hash__ = None
-
-    @hookimpl
-    def hf_config(self):
-        pass
-
-    @hookimpl
-    def before_step(self):
-        pass
-
-    @hookimpl
-    def request_finished(self):
-        pass
-
-plugin = Proud()
-"""
-OTHERS = {
-    **{f"patches_{name}": source.format(name=name) for name, source in PATCHERS.items()},
-    "starts_threads": THREADS,
-    "witness": WITNESS,
-}
-PROUD_IDENTITY = "proud-dist:hookserve:proud"
-APART_IDENTITY = "apart-dist:hookserve:apart"
-"""Starts threads as well, and is loaded where a model is computed alone."""
 
 
 # -- the servers -----------------------------------------------------------------------------------
