@@ -290,9 +290,10 @@ class Waiting:
         self.ends: list[str | None] = []
 
     @hookimpl
-    async def before_response(self, delta: ResponseDelta) -> None:
-        self.num_calls += 1
-        await self.goes_on.wait()
+    async def before_response(self, request: ApiRequest, delta: ResponseDelta) -> None:
+        if request.body["prompt"] == "slow":
+            self.num_calls += 1
+            await self.goes_on.wait()
 
     @hookimpl
     async def request_finished(self, record: RequestRecord) -> None:
@@ -301,27 +302,31 @@ class Waiting:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_nobody_is_asked_about_text_whose_client_is_gone(serve_script: Any, stream: bool) -> None:
-    def endless(request: AddRequest) -> list[EngineCoreOutput]:
-        return [EngineCoreOutput(request.request_id, [97])] * 100_000
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
+        num_steps = 100_000 if request.prompt_token_ids == list(b"slow") else 20
+        plan = [EngineCoreOutput(request.request_id, [97])] * num_steps
+        return [*plan, EngineCoreOutput(request.request_id, [97], "length")]
 
     async def run() -> None:
         plugin = Waiting()
         async with (
-            serve_script(endless, plugins=[plugin]) as served,
+            serve_script(script, plugins=[plugin]) as served,
             listening(served.runtime) as port,
         ):
-            body = json.dumps({"prompt": "a", "stream": stream, "max_tokens": 100}).encode()
+            body = {"prompt": "slow", "stream": stream, "max_tokens": 100}
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(post(body))
+            writer.write(post(json.dumps(body).encode()))
             while not plugin.num_calls:
                 await asyncio.sleep(0.001)
+            # Its text waits, of as many steps as this one has.
+            assert b'"length"' in await exchange(port, post(b'{"prompt": "beside it"}'))
             writer.close()
             while not served.engine.aborted:
                 await asyncio.sleep(0.001)
             plugin.goes_on.set()
-            while not plugin.ends:
+            while len(plugin.ends) < 2:
                 await asyncio.sleep(0.001)
-            assert (plugin.num_calls, plugin.ends) == (1, ["abort"])
+            assert (plugin.num_calls, plugin.ends) == (1, ["length", "abort"])
 
     asyncio.run(asyncio.wait_for(run(), 20))
 
