@@ -96,6 +96,14 @@ def three_streams(server: RunningServer, beside: Callable[[], Any] = lambda: Non
         return list(texts)
 
 
+def three_at_once(server: RunningServer) -> list[str]:
+    """The same texts by one request, so that they are surely computed at the same time, which is
+    more than the KV cache of one of the servers holds."""
+    body = {"prompt": PROMPTS, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+    choices = server.post("/v1/completions", body).json()["choices"]
+    return [each["text"] for each in sorted(choices, key=lambda each: int(each["index"]))]
+
+
 class Life:
     """One life of a server with the plugins of the processes that it has."""
 
@@ -104,6 +112,7 @@ class Life:
         self.texts = [three_streams(server)]
         self.replies: dict[tuple[str, str], httpx.Response] = {}
         self.texts.append(three_streams(server, lambda: self.ask(server)))
+        self.texts.append(three_at_once(server))
         switched_off = "file:front_request_finished_sleeps_long: hook request_finished is switched"
         if "front_request_finished" in server.stderr:
             wait_until(lambda: switched_off in server.stderr, 10, "the end of the last requests")
@@ -223,7 +232,7 @@ def test_three_streams_beside_all_of_it_say_what_they_say_alone(
     alone = [stream(tiny_server, prompt) for prompt in PROMPTS]
     assert all(len(text) > 30 for text in alone)
     for life in (one_worker, two_workers):
-        assert life.texts == [alone, alone]
+        assert life.texts == [alone, alone, alone]
 
 
 def test_the_server_ends_when_it_is_told_to(life: Life) -> None:
