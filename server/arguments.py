@@ -198,13 +198,17 @@ def options_of(parser: argparse.ArgumentParser) -> list[str]:
     return [text for action in parser._actions for text in action.option_strings]
 
 
-def refuse_unknown(rest: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Raise ``UsageError`` for the first word that the parser did not know, with the nearest."""
+def refuse_unknown(rest: Sequence[str], parser: argparse.ArgumentParser, *, hint: str = "") -> None:
+    """Raise ``UsageError`` for the first word that the parser did not know, with the nearest.
+
+    Args:
+        hint: what is said where a word was not expected that is no flag.
+    """
     if not rest:
         return
     option = rest[0].partition("=")[0]
     if not option.startswith("-"):
-        raise UsageError(f"unexpected argument {rest[0]!r}")
+        raise UsageError(f"unexpected argument {rest[0]!r}{hint}")
     known = options_of(parser)
     known += [text for flag in VLLM_FLAGS if flag.verdict != "works" for text in flag.options]
     raise UsageError(f"unknown flag {option}{suggest(option, known)}")

@@ -80,7 +80,9 @@ def _dispatch(words: list[str], verb: str | None) -> int:
     if verb in ("run", "chat"):
         words, found.notes = sift(words, own=options_of(verbs.choices[verb]))
     found, rest = parser.parse_known_args(words, found)
-    refuse_unknown(rest, verbs.choices[found.verb])
+    takes_command = getattr(found, "plugins_verb", None) == "bisect"
+    hint = "; a command is given behind '--'" if takes_command else ""
+    refuse_unknown(rest, verbs.choices[found.verb], hint=hint)
     return int(_command(found.verb).run(found))
 
 

@@ -89,6 +89,7 @@ def test_a_switch_has_both_forms() -> None:
         (["run", "--tensor-parallel-siz", "1"], "'--tensor-parallel-size'"),
         (["doctor"], "invalid choice: 'doctor'"),
         (["plugins", "check"], "invalid choice: 'check'"),
+        (["plugins", "bisect", "true"], "'true'; a command is given behind '--'"),
         (["bench", "--workloads", "solo"], "unknown workload 'solo'"),
         (["chat", "--url", "ftp://x"], "expected a URL"),
         (["chat", "--url", "http://x", "--dtype", "float32"], "--dtype shapes a server"),
