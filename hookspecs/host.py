@@ -415,9 +415,14 @@ class Host:
         if self.pm.has_plugin(plugin.identity):
             self.pm.unregister(name=plugin.identity)
         self._contexts.pop(plugin, None)
+        self._end_threads(plugin)
         self._transactions.rollback(plugin)
         if self._platform is not None and self._platform.plugin is plugin:
             self._platform = None
+
+    def _end_threads(self, plugin: Plugin) -> None:
+        for guard in self._guards_of.get(plugin, {}).values():
+            guard.thread.end()
 
     def _say(self, line: str, roles: Iterable[Role] = ("front",)) -> None:
         """Tell the operator once; a process behind the front is silent about what concerns the
@@ -535,6 +540,8 @@ class Host:
         try:
             self.calls.shutdown(self.roles)
         finally:
+            for plugin in self._guards_of:
+                self._end_threads(plugin)
             if self.on_close is not None:
                 self.on_close(self)
 

@@ -38,12 +38,18 @@ def build_within(budget_s: float, owner: str, what: str, build: Callable[[], Any
         PluginError: it took more than ``budget_s`` seconds.
         whatever ``build`` raises.
     """
-    under_way = PluginThread(what).call(build)
+    thread = PluginThread(what)
+    under_way = thread.call(build)
+    thread.end()
     try:
         outcome = under_way.result(budget_s)
     except TimeoutError:
         raise PluginError(owner, "run", f"{what} was not built within {budget_s:g} s") from None
     return outcome.unwrap()
+
+
+_Calls = SimpleQueue[tuple[Future[Outcome], Callable[[], Any]] | None]
+"""What is to be called, and where the result goes; ``None`` ends the thread."""
 
 
 class PluginThread:
@@ -52,7 +58,8 @@ class PluginThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[tuple[Future[Outcome], Callable[[], Any]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._calls: _Calls = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._undone: list[Future[Outcome]] = []
         self._running: tuple[Future[Outcome], float] | None = None
@@ -68,14 +75,24 @@ class PluginThread:
         """
         if self.is_stuck:
             raise self._still_runs()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
         future: Future[Outcome] = Future()
         self._undone = [each for each in self._undone if not each.done()]
         self._undone.append(future)
-        self._calls.put((future, function))
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._calls,), name=self._name, daemon=True
+                )
+                self._thread.start()
+            self._calls.put((future, function))
         return future
+
+    def end(self) -> None:
+        """Let the thread go when it has done what was called so far. A later call makes another."""
+        with self._lock:
+            if self._thread is not None:
+                self._calls.put(None)
+                self._calls, self._thread = SimpleQueue(), None
 
     @property
     def is_stuck(self) -> bool:
@@ -105,19 +122,19 @@ class PluginThread:
         self._left, self._left_at = running, time.monotonic()
         while True:
             try:
-                waiting, _ = self._calls.get_nowait()
+                waiting = self._calls.get_nowait()
             except Empty:
                 return True
-            if waiting.set_running_or_notify_cancel():
-                waiting.set_result(Outcome(None, self._still_runs()))
+            if waiting is not None and waiting[0].set_running_or_notify_cancel():
+                waiting[0].set_result(Outcome(None, self._still_runs()))
 
     def _still_runs(self) -> TimeoutError:
         since_s = time.monotonic() - self._left_at
         return TimeoutError(f"a call of it that was given up {since_s:.1f} s ago still runs")
 
-    def _run(self) -> None:
-        while True:
-            self._run_one(*self._calls.get())
+    def _run(self, calls: _Calls) -> None:
+        while (call := calls.get()) is not None:
+            self._run_one(*call)
 
     def _run_one(self, future: Future[Outcome], function: Callable[[], Any]) -> None:
         if not future.set_running_or_notify_cancel():

@@ -31,6 +31,11 @@ class PluginThreads:
         """
         return self._choose().call(function)
 
+    def end(self) -> None:
+        """Let the threads go when they have done what was called so far."""
+        for thread in self._threads:
+            thread.end()
+
     def _choose(self) -> PluginThread:
         usable = [thread for thread in self._threads if not thread.is_stuck]
         if len(self._threads) < MAX_THREADS and not any(t.num_calls == 0 for t in usable):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import PluginError, RequestRecord, hookimpl, running
+from hookserve.hookspecs import Denied, Host, PluginError, RequestRecord, hookimpl, running
 from hookserve.hookspecs.coarse_clock import CoarseClock
 from hookserve.hookspecs.context import enter, owner_of
 from hookserve.hookspecs.guard import Guard
@@ -444,6 +444,41 @@ def test_a_plain_function_over_its_budget_is_left_behind_and_switched_off(
     assert (report.errors, report.switched_off) == (1, True)
     assert "object:Hangs failed in request_finished" in caplog.text
     assert "TimeoutError: no end within 0.05 s" in caplog.text
+
+
+def test_no_thread_stays_of_a_plugin_that_is_out_or_of_a_host_that_is_closed(
+    make_host: Any,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    class Told:
+        @hookimpl
+        def request_finished(self) -> None:
+            threads.append(threading.current_thread())
+
+        @hookimpl
+        def metric_labels(self) -> None:
+            threads.append(threading.current_thread())
+
+    class Other(Told): ...
+
+    async def call(host: Host) -> None:
+        await host.calls.request_finished(RECORD)
+        await host.calls.metric_labels(None, None)  # type: ignore[arg-type]
+
+    host = make_host(Told(), Other(), roles=["front"])
+    asyncio.run(call(host))
+    host.deny(Denied("object:Other", "worker", "run", "no"))
+    gone = [thread for thread in threads if "object:Other" in thread.name]
+    assert len(gone) == 2
+    for thread in gone:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sum(thread.is_alive() for thread in threads) == 2
+    host.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_in_front_a_shutdown_that_hangs_is_left_behind(

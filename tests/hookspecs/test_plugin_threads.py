@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs.plugin_thread import Outcome
+from hookserve.hookspecs.plugin_thread import Outcome, PluginThread, build_within
 from hookserve.hookspecs.plugin_threads import MAX_THREADS, PluginThreads
 
 
@@ -91,3 +91,21 @@ def test_nothing_is_left_of_a_call_that_has_ended(calls: Calls) -> None:
     result(call)
     assert not calls.threads.leave(call, 0)
     assert result(calls.name()) == "plugin p 0"
+
+
+def test_what_is_built_leaves_no_thread() -> None:
+    thread = build_within(10.0, "p", "something", threading.current_thread)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_thread_that_was_let_go_does_what_waits_and_another_goes_on() -> None:
+    thread = PluginThread("plugin p")
+    before = [thread.call(threading.current_thread) for _ in range(3)]
+    thread.end()
+    thread.end()
+    (first,) = {result(call) for call in before}
+    first.join(10)
+    assert not first.is_alive()
+    assert result(thread.call(threading.current_thread)) is not first
+    thread.end()
