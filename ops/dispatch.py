@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,14 @@ from hookserve.hookspecs import (
     UnknownNameError,
 )
 from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.current_host import describe_patch
 from hookserve.hookspecs.errors import describe_error, did_you_mean
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.op_names import registered_of
 from hookserve.hookspecs.targets import import_target
 
 from .custom_op import CustomOp, Replaceable, check_replacement, find_op, names_of
-from .op_rule import CALLED, METHODS, Decision, Override, decide, named
+from .op_rule import CALLED, METHODS, Decision, Override, decide, is_on_by_default, named
 from .op_table import OpRow
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class OpSet:
         self.dtype = dtype
         self.config = config
         self._overrides, self._providers = overrides, providers
-        self._choices: dict[type, OpChoice] = {}
+        self._choices: dict[type[Replaceable], OpChoice] = {}
 
     # -- what layers ask --------------------------------------------------------------------------
 
@@ -104,13 +105,17 @@ class OpSet:
         choice = self._choice_of(op_class)
         if choice is not None and choice.provided is not None and choice.made is op_class:
             return "forward_provided", choice.provided
-        if enforce_enable or choice is None:
+        if enforce_enable or self.is_enabled(op_class):
             return CALLED[self.platform][0], None
-        return choice.decision.method, None
+        return "forward_native", None
 
     def is_enabled(self, op_class: type) -> bool:
+        """Whether an op of the class goes by platform; one that nobody registered has no name by
+        which it could be switched."""
         choice = self._choice_of(op_class)
-        return choice is None or choice.decision.enabled
+        if choice is None:
+            return is_on_by_default(self.custom_ops, compiles=self.compiles)
+        return choice.decision.enabled
 
     def _choice_of(self, op_class: type) -> OpChoice | None:
         found = (self.choice(each) for each in op_class.__mro__ if issubclass(each, Replaceable))
@@ -133,6 +138,18 @@ class OpSet:
             if claim.name not in built:
                 near = "" if find_op(claim.name) else did_you_mean(claim.name, known)
                 yield f"{claim.owner} overrides {claim.name}, which the model does not build{near}"
+
+    def heed_late_patches(self, layers: Iterable[object]) -> None:
+        """Let the layers of a model go by their own methods where those were patched after the
+        layers were built."""
+        late = {
+            op_class: choice.decision.method
+            for op_class, choice in self._choices.items()
+            if self._heed_patch(op_class, choice)
+        }
+        for layer in layers:
+            if isinstance(layer, CustomOp) and type(layer) in late:
+                layer._method = late[type(layer)]
 
     # -- choosing ---------------------------------------------------------------------------------
 
@@ -166,6 +183,7 @@ class OpSet:
             choice.made, row.implementation, row.owner = made, claim.target_text(), claim.owner
         elif decision.enabled and issubclass(op_class, CustomOp):
             self._provide(choice)
+            self._heed_patch(op_class, choice)
         logger.debug("op %s: %s of %s: %s", names, row.implementation, row.owner, row.reason)
         return choice
 
@@ -228,6 +246,23 @@ class OpSet:
                 )
         if passed_over:
             row.reason = f"{row.reason}; {'; '.join(passed_over)}"
+
+    def _heed_patch(self, op_class: type[Replaceable], choice: OpChoice) -> bool:
+        """Have no provider pass over a patch of the op's own methods, unless the operator wants it
+        to; whether the choice is another one now."""
+        patched = None if choice.provided is None else op_class.as_written.replaced()
+        if patched is None:
+            return False
+        row, patch = choice.row, describe_patch(patched)
+        if row.op in self.preferred:
+            logger.warning(
+                "%s, which '%s' passes over, as --ir-op-priority asks", patch, row.implementation
+            )
+            return False
+        logger.info("plain path for %s because %s", row.op, patch)
+        choice.provided = None
+        row.implementation, row.owner, row.reason = TORCH, NOBODY, patch
+        return True
 
     def _try(self, claim: Claim, passed_over: list[str], *, must_work: bool) -> Any:
         """What computes the op; ``None``: nothing does, and ``passed_over`` says why."""

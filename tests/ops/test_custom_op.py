@@ -238,6 +238,33 @@ def test_a_new_op_is_registered_under_two_names_that_nobody_else_has(forget_ops:
         CustomOp.register("three")(ColumnParallelLinear)
 
 
+class Nameless(CustomOp):
+    def forward_native(self) -> str:
+        return "native"
+
+    def forward_cpu(self) -> str:
+        return "cpu"
+
+
+@pytest.mark.parametrize(
+    ("custom_ops", "compiles", "called"),
+    [
+        ((), False, "cpu"),
+        ((), True, "native"),
+        (("all",), True, "cpu"),
+        (("none",), False, "native"),
+    ],
+)
+def test_an_op_that_nobody_registered_goes_with_the_others(
+    custom_ops: tuple[str, ...], compiles: bool, called: str
+) -> None:
+    with building(make_op_set(custom_ops=custom_ops, compiles=compiles)):
+        assert Nameless()() == called
+        assert Nameless(enforce_enable=True)() == "cpu"
+        assert Nameless.enabled() is CustomOp.default_on() is (called == "cpu")
+    assert Nameless()() == "native", "outside of a model there is no platform"
+
+
 # -- register_oot ----------------------------------------------------------------------------------
 
 FORMS: dict[str, Callable[[type], Any]] = {
