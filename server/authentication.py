@@ -23,6 +23,7 @@ from .route_access import CoreRoute, send_refusal
 logger = logging.getLogger("hookserve.server.authentication")
 
 _CHALLENGE = {"www-authenticate": "Bearer"}
+_MISSING = "missing_api_key"
 
 
 class Authentication:
@@ -71,8 +72,10 @@ class Authentication:
             return None
         if "authorization" in head.headers:
             return _unauthenticated("these credentials are not known here", "invalid_api_key")
+        if not self._credentials.takes_keys:
+            return _unauthenticated("this needs credentials that are known here", _MISSING)
         return _unauthenticated(
-            "this needs a key; send it as 'Authorization: Bearer KEY'", "missing_api_key"
+            "this needs a key; send it as 'Authorization: Bearer KEY'", _MISSING
         )
 
 

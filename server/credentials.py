@@ -70,6 +70,11 @@ class Credentials:
             chosen = Chosen.build(host, settings.authenticator, additional_config)
         return cls(host, keys, chosen)
 
+    @property
+    def takes_keys(self) -> bool:
+        """Whether the server has keys of its own; else what is asked for is a plugin's matter."""
+        return bool(self._keys)
+
     def summary(self) -> str:
         """One line for the log."""
         if not self.is_closed:

@@ -134,6 +134,7 @@ def check_refusal(status: int, headers: dict[str, str], body: bytes, who: str) -
         code = "missing_api_key" if who == "none" else "invalid_api_key"
         assert (status, error["type"], error["code"]) == (401, "authentication_error", code)
         assert headers["www-authenticate"] == "bearer"
+        assert (b"Authorization: Bearer KEY" in body) == (who == "none")
     assert headers["x-request-id"]
 
 
@@ -457,7 +458,8 @@ def test_a_plugin_that_asks_closes_the_server_also_once_it_is_out(serve_script: 
     async def run() -> None:
         async with serve_script(say("a"), plugins=[Tenants()]) as served:
             known = {"x-tenant": "blue"}
-            assert (await served.http.get("/v1/models")).status_code == 401
+            reply = await served.http.get("/v1/models")
+            assert reply.status_code == 401 and "Bearer" not in reply.text, "there are no keys"
             assert (await served.http.get("/v1/models", headers=known)).status_code == 200
             served.runtime.host.deny(Denied("object:Tenants", "engine", "run", "gone"))
             assert (await served.http.get("/v1/models", headers=known)).status_code == 401
