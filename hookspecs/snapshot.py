@@ -299,6 +299,7 @@ class LoggerState(Namespace):
 
 def _loggers() -> list[LoggerState]:
     """Of the root and of each logger of the host; those that plugins are given are theirs."""
+    logging.getLogger(HOST_PACKAGE)  # made here if nobody has asked for it so far
     own: list[logging.Logger] = [logging.root]
     for name, logger in list(logging.root.manager.loggerDict.items()):
         is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.")
