@@ -4,11 +4,14 @@ attention backend, the ops and the quantization. The worker fills them into its 
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookserve.hookspecs.current_host import describe_patch
 from hookserve.hookspecs.errors import PluginError
 from hookserve.ops.attention_backend import AttentionBackend
+from hookserve.ops.paged_attention import AS_WRITTEN
 from hookserve.ops.quantization import QuantizationConfig
 
 from .errors import ConfigError
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from hookserve.hookspecs import Host
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = "paged"
 
 
 def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
@@ -55,8 +62,7 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         for claim in host.registry(kind).claims()
         if not claim.plugin.is_builtin
     ]
-    # Without a name the faster built-in one, in the layers that it takes, and the plain one.
-    names = [attention.backend] if attention.backend else ["compiled", "paged"]
+    names = [attention.backend] if attention.backend else _own_backends(vllm_config, host)
     attention.backend_classes = [
         _resolve("attention_backend", name, AttentionBackend, host) for name in names
     ]
@@ -68,6 +74,23 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         owner = _owner("quantization", model.quantization, host)
         said.append(f"quantization {model.quantization} of {owner}")
     return said
+
+
+def _own_backends(vllm_config: VllmConfig, host: Host) -> list[str]:
+    """Without a name the faster built-in one, in the layers that it takes, and the plain one; that
+    alone where a plugin has changed or replaced it."""
+    if vllm_config.compilation_config.kernels is None:
+        return [_PLAIN]
+    claim = host.registry("attention_backend").get(_PLAIN)
+    patched = AS_WRITTEN.replaced()
+    if claim is not None and not claim.plugin.is_builtin:
+        why = f"{claim.owner} overrides attention backend '{_PLAIN}'"
+    elif patched is not None:
+        why = describe_patch(patched)
+    else:
+        return ["compiled", _PLAIN]
+    logger.info("plain path for attention because %s", why)
+    return [_PLAIN]
 
 
 def _owner(kind: str, name: str, host: Host) -> str:

@@ -35,7 +35,7 @@ from .messages import (
     RpcResult,
     Shutdown,
 )
-from .step import ModelRunnerOutput, SchedulerOutput
+from .step import SchedulerOutput
 from .worker_child import WorkerChild
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
 
@@ -102,7 +102,8 @@ class MultiprocExecutor(Executor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of every worker at once; the answers in the order of the ranks.
+        """Call a method of every worker at once; the answers in the order of the ranks, of a step
+        the first rank's alone.
 
         Raises:
             TypeError: an argument or an answer that cannot cross processes, by its type.
@@ -111,16 +112,13 @@ class MultiprocExecutor(Executor):
                 is dropped.
         """
         call_id = next(self._call_ids)
+        if method == "execute_model" and isinstance(args[0], SchedulerOutput):
+            self._tell_all(ExecuteModel(call_id, args[0]))  # all ranks sample the same tokens
+            return [self._gather(_answers(call_id), {0}, timeout)[0].output]
         self._tell_all(CollectiveRpc(call_id, method, list(args), dict(kwargs or {})))
         ranks = range(len(self.workers))
         answers = self._gather(_answers(call_id), set(ranks), timeout)
         return [answers[rank].result for rank in ranks]
-
-    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        call_id = next(self._call_ids)
-        self._tell_all(ExecuteModel(call_id, scheduler_output))
-        answer: ModelExecuted = self._gather(_answers(call_id), {0}, None)[0]
-        return answer.output
 
     def describe_plugins(self) -> list[ProcessReport]:
         """Of each worker; one that does not answer in time is named, and not waited for."""

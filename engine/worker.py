@@ -112,6 +112,8 @@ class Worker:
                 warn_of_loose_ends(ops)
                 current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
+            if ops is not None:
+                ops.heed_late_patches(self.runner.model.modules())
 
     def get_model(self) -> Any:
         return self.runner.model

@@ -1,4 +1,5 @@
-"""``bootstrap``, ``current``: the one plugin host of this process, the only process-wide object.
+"""``bootstrap``, ``current``: the one plugin host of this process, the only process-wide object;
+and what it knows of patches, for code that has no host at hand.
 
 What a host is, ``host`` knows.
 """
@@ -86,6 +87,18 @@ def current() -> Host:
     if _current is None:
         raise HostError("there is no plugin host in this process: call bootstrap first")
     return _current
+
+
+def describe_patch(name: str) -> str:
+    """Who has replaced what, in words.
+
+    Args:
+        name: of an attribute of the host, as ``module:Class.attribute``.
+    """
+    plugins = () if _current is None else _current.plugins
+    owners = [plugin.identity for plugin in plugins if name in plugin.patches]
+    who = " and ".join(owners) or "code that is no plugin's"
+    return f"{who} overrides {name.partition(':')[2]}"
 
 
 def create_plugin_manager(

@@ -133,7 +133,7 @@ class OpSet:
         for name in named(self.custom_ops):
             if name not in known:
                 yield f"custom_ops names '{name}', which is no op{did_you_mean(name, known)}"
-        built = {name for op in self._choices for name in (op.__name__, op.name)}  # type: ignore[attr-defined]
+        built = {name for op in self._choices for name in (op.__name__, op.name)}
         for claim in self._overrides.claims():
             if claim.name not in built:
                 near = "" if find_op(claim.name) else did_you_mean(claim.name, known)

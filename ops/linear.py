@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from hookserve.hookspecs.as_written import AsWritten
+from hookserve.hookspecs.current_host import describe_patch
 
 from .context import get_tp_group
 from .custom_op import PluggableLayer
@@ -48,6 +51,9 @@ class LinearMethodBase(QuantizeMethodBase):
 
 class UnquantizedLinearMethod(LinearMethodBase):
     """Weights in the model's dtype, packed for the CPU where that works."""
+
+    as_written: ClassVar[AsWritten]
+    """Of a class whose own ``apply`` reads packed weights."""
 
     def create_weights(
         self,
@@ -84,7 +90,8 @@ class UnquantizedLinearMethod(LinearMethodBase):
             return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
         return packed_linear(x, packed, bias)
 
-    apply.reads_packed_weight = True  # type: ignore[attr-defined]
+
+UnquantizedLinearMethod.as_written = AsWritten(UnquantizedLinearMethod)
 
 
 def should_pack(method: object, weight: torch.Tensor) -> bool:
@@ -95,12 +102,22 @@ def should_pack(method: object, weight: torch.Tensor) -> bool:
     """
     if weight.device.type != "cpu" or weight.is_mkldnn:
         return False
-    apply = type(method).apply  # type: ignore[attr-defined]
     able, reason = can_pack(weight.dtype)
-    if not getattr(apply, "reads_packed_weight", False):
-        able, reason = False, f"{apply.__module__}.{apply.__qualname__} reads the plain ones"
+    reader = _plain_reader(type(method))
+    if reader is not None:
+        able, reason = False, reader
     _log_once("packed" if able else "plain", reason)
     return able
+
+
+def _plain_reader(method_cls: type) -> str | None:
+    """What needs the plain weight, in words; ``None``: nothing does."""
+    holder = next(each for each in method_cls.__mro__ if "apply" in vars(each))
+    written: AsWritten | None = vars(holder).get("as_written")
+    if written is None:
+        return f"{holder.__module__}.{holder.__qualname__}.apply reads the plain ones"
+    patched = written.replaced("apply")
+    return None if patched is None else describe_patch(patched)
 
 
 @functools.cache

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from hookserve.hookspecs.as_written import AsWritten
+
 from .attention_backend import AttentionBackend, AttentionImpl
 from .attention_kernels import (
     attend,
@@ -346,6 +348,10 @@ class PagedAttentionImpl(AttentionImpl):
             pages = self._pages(metadata.block_tables[index : index + 1, first:end])
             metadata.cache[name] = pages
         return pages
+
+
+AS_WRITTEN = AsWritten(PagedAttentionBackend, PagedAttentionImpl)
+"""What another built-in backend stands in for."""
 
 
 def _chunk_mask(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from hookserve.hookspecs.as_written import AsWritten
 
 from .context import get_tp_group
 from .custom_op import PluggableLayer
@@ -20,6 +22,8 @@ DEFAULT_VOCAB_PADDING_SIZE = 64
 
 class UnquantizedEmbeddingMethod(QuantizeMethodBase):
     """Plain rows to look up; a head's weight is packed beside them where that works."""
+
+    as_written: ClassVar[AsWritten]
 
     def create_weights(
         self,
@@ -57,8 +61,6 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
             return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
         return packed_linear(x, packed, bias)
 
-    apply.reads_packed_weight = True  # type: ignore[attr-defined]
-
     def embedding(self, layer: nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """Rows for ``input_: [tokens]``: ``[tokens, hidden]``."""
         return F.embedding(input_, layer.weight)  # type: ignore[arg-type]
@@ -68,6 +70,9 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         layer.weight = embed_tokens.weight
         layer.is_tied = True  # type: ignore[assignment]
         return layer
+
+
+UnquantizedEmbeddingMethod.as_written = AsWritten(UnquantizedEmbeddingMethod)
 
 
 @PluggableLayer.register("vocab_parallel_embedding")

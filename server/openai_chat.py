@@ -28,26 +28,42 @@ PATH = "/v1/chat/completions"
 
 class ChatCompletionsEndpoint:
     def routes(self) -> list[BaseRoute]:
-        return [Route(PATH, create_chat_completion, methods=["POST"])]
+        return [Route(PATH, self.create_chat_completion, methods=["POST"])]
 
+    async def create_chat_completion(self, request: Request) -> Response:
+        async with open_call(request, PATH, wire.DECODER, _check) as call:
+            serving, wanted, checked = call.serving, call.wanted, call.checked
+            limits = serving.limits
+            prompt = await self.render_chat_request(serving, checked.prompt)
+            limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
+            params = sampling_params(
+                wanted,
+                serving.defaults,
+                limits,
+                max_tokens=[_max_tokens(limits, len(prompt), wanted)],
+                bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+                best_of=None,
+                logprobs=checked.num_logprobs,
+            )
+            await call.check_params(params)
+            return await ChatReply(call, [prompt], params).response(request)
 
-async def create_chat_completion(request: Request) -> Response:
-    async with open_call(request, PATH, wire.DECODER, _check) as call:
-        serving, wanted, checked = call.serving, call.wanted, call.checked
-        limits = serving.limits
-        prompt = await _token_prompt(serving, checked.prompt)
-        limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
-        params = sampling_params(
-            wanted,
-            serving.defaults,
-            limits,
-            max_tokens=[_max_tokens(limits, len(prompt), wanted)],
-            bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
-            best_of=None,
-            logprobs=checked.num_logprobs,
-        )
-        await call.check_params(params)
-        return await ChatReply(call, [prompt], params).response(request)
+    async def render_chat_request(
+        self, serving: Serving, messages: list[dict[str, Any]]
+    ) -> list[int]:
+        """The rendered chat as token ids.
+
+        Raises:
+            ApiError: 400 for messages of which nothing is left.
+        """
+        prompt = await serving.encode_chat(messages)
+        if not prompt:
+            raise bad_request(
+                "the chat template made nothing of these messages",
+                param="messages",
+                code="empty_prompt",
+            )
+        return prompt
 
 
 def _check(serving: Serving, wanted: ChatRequest) -> Checked:
@@ -72,22 +88,6 @@ def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> 
     if asked is None:
         asked, path = wanted.max_tokens, "max_tokens"
     return limits.max_tokens(num_prompt, asked, None, path=path, prompt_path="messages")
-
-
-async def _token_prompt(serving: Serving, messages: list[dict[str, Any]]) -> list[int]:
-    """The rendered chat as token ids.
-
-    Raises:
-        ApiError: 400 for messages of which nothing is left.
-    """
-    prompt = await serving.encode_chat(messages)
-    if not prompt:
-        raise bad_request(
-            "the chat template made nothing of these messages",
-            param="messages",
-            code="empty_prompt",
-        )
-    return prompt
 
 
 def _num_logprobs(wanted: ChatRequest) -> int | None:

@@ -28,31 +28,45 @@ DEFAULT_MAX_TOKENS = 16
 
 class CompletionsEndpoint:
     def routes(self) -> list[BaseRoute]:
-        return [Route(PATH, create_completion, methods=["POST"])]
+        return [Route(PATH, self.create_completion, methods=["POST"])]
 
+    async def create_completion(self, request: Request) -> Response:
+        async with open_call(request, PATH, wire.DECODER, _check) as call:
+            serving, wanted, checked = call.serving, call.wanted, call.checked
+            limits = serving.limits
+            prompts = await self.render_completion_request(serving, checked.prompt)
+            num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
+            limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
+            params = sampling_params(
+                wanted,
+                serving.defaults,
+                limits,
+                max_tokens=[
+                    limits.max_tokens(
+                        len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS, prompt_path=path
+                    )
+                    for path, prompt in prompts.items()
+                ],
+                bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+                best_of=wanted.best_of,
+                logprobs=checked.num_logprobs,
+            )
+            await call.check_params(params)
+            return await CompletionReply(call, list(prompts.values()), params).response(request)
 
-async def create_completion(request: Request) -> Response:
-    async with open_call(request, PATH, wire.DECODER, _check) as call:
-        serving, wanted, checked = call.serving, call.wanted, call.checked
-        limits = serving.limits
-        prompts = await _token_prompts(serving, checked.prompt)
-        num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
-        limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
-        max_tokens = [
-            limits.max_tokens(len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS, prompt_path=path)
-            for path, prompt in prompts.items()
-        ]
-        params = sampling_params(
-            wanted,
-            serving.defaults,
-            limits,
-            max_tokens=max_tokens,
-            bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
-            best_of=wanted.best_of,
-            logprobs=checked.num_logprobs,
-        )
-        await call.check_params(params)
-        return await CompletionReply(call, list(prompts.values()), params).response(request)
+    async def render_completion_request(
+        self, serving: Serving, given: Prompts
+    ) -> dict[str, list[int]]:
+        """Every prompt as token ids, by its path, in the client's order.
+
+        Raises:
+            ApiError: 400 for an empty prompt.
+        """
+        prompts = given.token_lists or await serving.encode(given.texts)
+        for path, prompt in prompts.items():
+            if not prompt:
+                raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
+        return prompts
 
 
 def _check(serving: Serving, wanted: CompletionRequest) -> Checked:
@@ -89,19 +103,6 @@ def _read_prompt(serving: Serving, wanted: CompletionRequest) -> Prompts:
     check_num_prompts(len(prompts.texts) + len(prompts.token_lists))
     for path, ids in prompts.token_lists.items():
         serving.limits.check_token_ids(ids, path)
-    return prompts
-
-
-async def _token_prompts(serving: Serving, given: Prompts) -> dict[str, list[int]]:
-    """Every prompt as token ids, by its path, in the client's order.
-
-    Raises:
-        ApiError: 400 for an empty prompt.
-    """
-    prompts = given.token_lists or await serving.encode(given.texts)
-    for path, prompt in prompts.items():
-        if not prompt:
-            raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
     return prompts
 
 
