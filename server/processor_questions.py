@@ -32,6 +32,11 @@ class ProcessorQuestions:
         """Whether there is any processor."""
         return bool(self._checks)
 
+    def end(self) -> None:
+        """Let the threads go in which processors were asked."""
+        for threads in self._threads.values():
+            threads.end()
+
     async def ask(self, every: Iterable[SamplingParams]) -> None:
         """
         Args:

@@ -195,3 +195,4 @@ class Serving:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self.processors.end()

@@ -4,6 +4,7 @@ the answer before the engine hears of the request."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -107,6 +108,20 @@ def test_where_nobody_looks_at_arguments_the_reply_says_so(serve_script: Any) ->
             assert sent[0].extra_args == {"k": 1}
 
     asyncio.run(run())
+
+
+def test_no_thread_in_which_a_processor_was_asked_stays_of_a_server(serve_script: Any) -> None:
+    async def run() -> list[threading.Thread]:
+        async with serve_script(script([]), logits_processors=PATHS) as served:
+            body = {"prompt": "a", "vllm_xargs": {"k": 1}}
+            assert (await served.http.post("/v1/completions", json=body)).status_code == 200
+            return [each for each in threading.enumerate() if "Counter" in each.name]
+
+    asked = asyncio.run(run())
+    assert len(asked) == 2
+    for thread in asked:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_class_that_the_front_cannot_import_stops_the_start(serve_script: Any) -> None:
