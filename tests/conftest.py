@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import signal
 import subprocess
@@ -32,6 +33,21 @@ def pytest_configure(config: pytest.Config) -> None:
     started in the background, where SIGINT is ignored, tests interrupts all the same."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _same_loggers() -> Iterator[None]:
+    """What a test does to the loggers, as a command that runs in this process, ends with it."""
+    loggers = [logging.getLogger(), logging.getLogger("hookserve")]
+    before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        for handler in list(logger.handlers):
+            # pytest's own come and go with the phases of a test.
+            if handler not in handlers and not type(handler).__module__.startswith("_pytest"):
+                logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @pytest.fixture(scope="session")

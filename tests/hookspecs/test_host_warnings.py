@@ -73,4 +73,5 @@ def test_a_start_up_hook_that_takes_too_long_is_named_while_it_runs(
 
     host = make_host(Slow(), startup_hook_timeout_s=0.01)
     assert host.problems() == []
-    assert lines == ["plugin object:Slow: hook register_model still runs after 0.01 s"]
+    # Whatever else takes so long on a busy machine is named too.
+    assert "plugin object:Slow: hook register_model still runs after 0.01 s" in lines
