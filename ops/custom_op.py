@@ -59,7 +59,7 @@ class Replaceable(nn.Module):
             row.calls += 1
         if self._compiled_call_impl is not None:
             return self._compiled_call_impl(*args, **kwargs)
-        return self._call_impl(*args, **kwargs)
+        return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod
     def register(cls, name: str) -> Callable[[T], T]:
