@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_PLAIN = "paged"
+_BUILT_IN = ("compiled", "paged")
+"""Attention backends, the faster one first."""
 
 
 def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
@@ -79,18 +80,19 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
 def _own_backends(vllm_config: VllmConfig, host: Host) -> list[str]:
     """Without a name the faster built-in one, in the layers that it takes, and the plain one; that
     alone where a plugin has changed or replaced it."""
-    if vllm_config.compilation_config.kernels is None:
-        return [_PLAIN]
-    claim = host.registry("attention_backend").get(_PLAIN)
+    fast, plain = (host.registry("attention_backend").get(name) for name in _BUILT_IN)
     patched = AS_WRITTEN.replaced()
-    if claim is not None and not claim.plugin.is_builtin:
-        why = f"{claim.owner} overrides attention backend '{_PLAIN}'"
+    if fast is None or not fast.plugin.is_builtin:
+        return list(_BUILT_IN)
+    if plain is not None and not plain.plugin.is_builtin:
+        why = f"{plain.owner} overrides attention backend '{plain.name}'"
     elif patched is not None:
         why = describe_patch(patched)
     else:
-        return ["compiled", _PLAIN]
-    logger.info("plain path for attention because %s", why)
-    return [_PLAIN]
+        return list(_BUILT_IN)
+    if vllm_config.compilation_config.kernels is not None:
+        logger.info("plain path for attention because %s", why)
+    return list(_BUILT_IN[1:])
 
 
 def _owner(kind: str, name: str, host: Host) -> str:

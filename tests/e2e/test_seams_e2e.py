@@ -156,3 +156,13 @@ def test_what_is_fast_is_left_out_where_a_patch_would_be_passed_over(one_worker:
     assert {op: reasons[op] for op in plain if op != "attention"} == {
         op: patch for op, patch in plain.items() if op != "attention"
     }
+
+
+def test_the_page_names_each_seam(source_root: Path) -> None:
+    page = (source_root / "docs" / "control.md").read_text()
+    (table,) = re.findall(r"## What a plugin patches\n(.+?)\n## ", page, re.DOTALL)
+    layers = {"RMSNorm.forward_native", "SiluAndMul.forward", "RotaryEmbedding._rotate"}
+    ours = seams.methods((*seams.FRONT, *seams.ENGINE, *seams.WORKER))
+    for name in ours - layers - {"PagedAttentionImpl._decode"}:
+        holder, method = name.split(".")
+        assert f"`{holder}." in table and re.search(rf"[`.]{method}`", table), name

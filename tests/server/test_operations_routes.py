@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
-from hookserve.hookspecs import hookimpl
+from hookserve.hookspecs import ApiRequest, RequestRecord, hookimpl
 from hookserve.hookspecs.context import running
 from scripted_engine import say
 
@@ -250,6 +250,49 @@ def test_what_a_logger_does_is_its_plugins_doing(serve_script: Any) -> None:
     (kept,) = KeepingLogger.made
     ((plugin,), *_) = kept.recorded
     assert plugin.identity == "object:TwinMetricsPlugin"
+
+
+class TenantPlugin(KeepingPlugin):
+    """A logger, and what its owner is told of a request at its end."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+
+    @hookimpl
+    def metric_labels(self, request: ApiRequest) -> Any:
+        return {"tenant": request.body["metadata"]["tenant"]}
+
+    @hookimpl
+    async def request_finished(self, record: RequestRecord) -> None:
+        self.records.append(record)
+
+
+def test_a_logger_is_one_more_and_its_plugin_is_told_of_whole_requests(serve_script: Any) -> None:
+    KeepingLogger.made.clear()
+    plugin = TenantPlugin()
+    body = {"prompt": "abc", "metadata": {"tenant": "blue"}}
+
+    async def run() -> str:
+        async with serve_script(say("hello"), plugins=[plugin]) as served:
+            headers = {"x-request-id": "r-7"}
+            reply = await served.http.post("/v1/completions", json=body, headers=headers)
+            assert reply.status_code == 200
+            async with asyncio.timeout(5):
+                while not plugin.records:
+                    await asyncio.sleep(0.001)
+            return str((await served.http.get("/metrics")).text)
+
+    page = asyncio.run(run())
+    assert samples_of(page)["hookserve_prompt_tokens_total", ""] == 3, "those there are stay"
+    (logger,) = KeepingLogger.made
+    ended = [each for args in logger.recorded if args[1] for each in args[1].finished_requests]
+    assert [(each.num_prompt_tokens, each.finish_reason) for each in ended] == [(3, "length")]
+    assert {args[3] for args in logger.recorded} == {0}, "the engine's index"
+    (record,) = plugin.records
+    assert (record.request_id, record.route) == ("r-7", "/v1/completions")
+    assert (record.num_prompt_tokens, record.num_completion_tokens) == (3, 5)
+    assert (record.finish_reason, record.labels) == ("length", {"tenant": "blue"})
+    assert record.ttft_s is not None and 0 < record.ttft_s <= record.latency_s
 
 
 def test_a_broken_logger_is_named_once_and_switched_off(
