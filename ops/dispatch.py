@@ -18,6 +18,7 @@ import torch
 from hookserve.hookspecs import (
     Claim,
     OpOverride,
+    OpProvider,
     PluginConflictError,
     PluginError,
     Registry,
@@ -49,6 +50,8 @@ class OpChoice:
     decision: Decision
     row: OpRow
     provided: Any = None
+    passed_over: str | None = None
+    """The patch that the operator was told of and wants passed over."""
 
 
 class OpSet:
@@ -181,6 +184,10 @@ class OpSet:
             assert claim is not None and made is not None, "it was decided about"
             claim.note_use()
             choice.made, row.implementation, row.owner = made, claim.target_text(), claim.owner
+            if self._has_own_provider(row.op):
+                logger.info(
+                    "plain path for %s because %s overrides %s", row.op, row.owner, row.class_name
+                )
         elif decision.enabled and issubclass(op_class, CustomOp):
             self._provide(choice)
             self._heed_patch(op_class, choice)
@@ -251,18 +258,27 @@ class OpSet:
         """Have no provider pass over a patch of the op's own methods, unless the operator wants it
         to; whether the choice is another one now."""
         patched = None if choice.provided is None else op_class.as_written.replaced()
-        if patched is None:
+        if patched is None or patched == choice.passed_over:
             return False
         row, patch = choice.row, describe_patch(patched)
         if row.op in self.preferred:
             logger.warning(
                 "%s, which '%s' passes over, as --ir-op-priority asks", patch, row.implementation
             )
+            choice.passed_over = patched
             return False
         logger.info("plain path for %s because %s", row.op, patch)
         choice.provided = None
         row.implementation, row.owner, row.reason = TORCH, NOBODY, patch
         return True
+
+    def _has_own_provider(self, op: str) -> bool:
+        """Whether the project has something fast for the op here."""
+        return any(
+            self._takes(claim.declaration) is True
+            for claim in self._providers.claims()
+            if claim.plugin.is_builtin and _is_of(claim, op)
+        )
 
     def _try(self, claim: Claim, passed_over: list[str], *, must_work: bool) -> Any:
         """What computes the op; ``None``: nothing does, and ``passed_over`` says why."""
@@ -270,9 +286,7 @@ class OpSet:
         who = f"'{given.name}' of {claim.owner}"
         try:
             with enter(claim.plugin):
-                takes = given.supports is None or import_target(given.supports)(
-                    self.device, self.dtype
-                )
+                takes = self._takes(given)
             if takes is not True:
                 passed_over.append(f"{who}: {takes or f'does not take {self._kind()}'}")
                 return None
@@ -286,6 +300,10 @@ class OpSet:
             passed_over.append(f"{who} failed: {describe_error(error)}")
             logger.warning("provider of %s is not used: %s", given.op, passed_over[-1])
             return None
+
+    def _takes(self, given: OpProvider) -> Any:
+        """``True``, or why not."""
+        return given.supports is None or import_target(given.supports)(self.device, self.dtype)
 
     def _kind(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hookserve.hookspecs import OpOverride
 from hookserve.ops.activation import SiluAndMul
 from hookserve.ops.context import set_model_context
 from hookserve.ops.cpu_kernels import CpuKernels
@@ -22,7 +23,7 @@ from hookserve.ops.rotary_embedding import RotaryEmbedding
 from op_sets import make_op_set
 
 
-def build(kernels: CpuKernels, make: Any, **options: Any) -> tuple[Any, OpSet]:
+def build(kernels: CpuKernels | None, make: Any, **options: Any) -> tuple[Any, OpSet]:
     """A layer of a model that has the kernels, and the model's ops."""
     ops = make_op_set(dtype=torch.bfloat16, **options)
     with set_model_context(
@@ -88,10 +89,33 @@ def test_who_names_a_provider_is_told_of_the_patch_that_it_passes_over(
     kernels: CpuKernels, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(SiluAndMul, "forward_native", lambda self, x: x)
-    layer, _ = build(kernels, SiluAndMul, preferred={"silu_and_mul": ["c"]})
+    layer, ops = build(kernels, SiluAndMul, preferred={"silu_and_mul": ["c"]})
+    ops.heed_late_patches([layer])
     assert layer._method == "forward_provided"
     (told,) = caplog.messages
     assert "overrides SiluAndMul.forward_native, which 'c' passes over, as --ir-op-prio" in told
+
+
+class Mine(SiluAndMul):
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward_native(x) * 2
+
+
+def test_an_override_takes_the_place_of_what_is_fast_and_is_named(
+    kernels: CpuKernels, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = torch.randn(2, 64).bfloat16()
+    plain, _ = build(kernels, SiluAndMul)
+    given = {"dist:hookserve:me": [OpOverride("SiluAndMul", Mine)]}
+    with caplog.at_level(logging.INFO, "hookserve"):
+        layer, _ = build(kernels, SiluAndMul, given=given)
+    line = "plain path for silu_and_mul because dist:hookserve:me overrides SiluAndMul"
+    assert caplog.messages == [line]
+    torch.testing.assert_close(layer(x), plain(x) * 2, rtol=2e-2, atol=2e-2)
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "hookserve"):
+        build(None, SiluAndMul, given=given)
+    assert caplog.messages == [], "there is nothing fast without the kernels"
 
 
 def test_a_layer_nobody_patched_stays_fast_when_others_were(
