@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 TESTS = Path(__file__).parent
 REFERENCE_FOLDER = TESTS / "tools" / "reference_folder.py"
@@ -75,14 +76,20 @@ def _reference_folder(gguf: Path, dtype: str) -> Path:
     version = importlib.metadata.version("transformers")
     name = f"smollm2-{dtype}-v{REFERENCE_VERSION}-transformers-{version}"
     folder = _cache_dir() / "test-references" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes test at once, and the first one makes it.
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        _make_reference(gguf, dtype, folder)
+    return folder
+
+
+def _make_reference(gguf: Path, dtype: str, folder: Path) -> None:
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, str(REFERENCE_FOLDER), str(gguf), dtype, str(folder)]
         made = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600
         )
         assert made.returncode == 0, made.stderr
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,6 @@ def test_a_plugin_stops_the_server_neither_from_serving_nor_from_ending(
     assert server.wait_exit(30) == 0, server.output()
     for thread in threads:
         thread.join(10)
-    assert "/deaf of plugin file:worst did not end when cancelled" in server.stderr
+    assert "'/deaf' of plugin file:worst did not end when cancelled" in server.stderr
     assert "left behind: AnyIO worker thread, sleeper" in server.stderr
     assert "Traceback" not in server.stderr.split("stopping", 1)[1]

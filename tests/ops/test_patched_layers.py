@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hookserve.hookspecs import OpOverride
+from hookserve.ops import linear
 from hookserve.ops.activation import SiluAndMul
 from hookserve.ops.context import set_model_context
 from hookserve.ops.cpu_kernels import CpuKernels
@@ -138,6 +139,7 @@ def test_a_wrapper_of_a_linear_method_reads_the_plain_weight(
         return x @ layer.weight.T * 2
 
     monkeypatch.setattr(UnquantizedLinearMethod, "apply", doubled)
+    monkeypatch.setattr(linear, "_log_once", linear._log_once.__wrapped__)
     layer = ReplicatedLinear(24, 40, bias=False, params_dtype=torch.bfloat16)
     layer.weight.data.copy_(torch.eye(40, 24))
     with caplog.at_level(logging.INFO, "hookserve"):
