@@ -5,6 +5,7 @@ For plugins that are one short file; ``tests/toys`` holds one that is built into
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,3 +44,5 @@ def install_plugin(
     (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     (info / "INSTALLER").write_text("tests\n")
     (info / "RECORD").write_text("\n".join([*written, ""]))
+    # What was listed in the same tick of the clock would stay as it was.
+    importlib.invalidate_caches()
