@@ -51,6 +51,17 @@ def _same_loggers() -> Iterator[None]:
         logger.propagate = propagate
 
 
+@pytest.fixture(autouse=True)
+def _same_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test wrote for itself is not there for the next one of that name."""
+    before = set(sys.modules)
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(written):
+            del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def source_root() -> Path:
     """The source tree that the tests belong to: a checkout, or the archive that CI unpacks."""
