@@ -111,11 +111,14 @@ def test_where_nobody_looks_at_arguments_the_reply_says_so(serve_script: Any) ->
 
 
 def test_no_thread_in_which_a_processor_was_asked_stays_of_a_server(serve_script: Any) -> None:
+    before = threading.enumerate()
+
     async def run() -> list[threading.Thread]:
         async with serve_script(script([]), logits_processors=PATHS) as served:
             body = {"prompt": "a", "vllm_xargs": {"k": 1}}
             assert (await served.http.post("/v1/completions", json=body)).status_code == 200
-            return [each for each in threading.enumerate() if "Counter" in each.name]
+            made = [each for each in threading.enumerate() if each not in before]
+            return [each for each in made if "Counter" in each.name]
 
     asked = asyncio.run(run())
     assert len(asked) == 2
