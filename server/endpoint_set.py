@@ -29,7 +29,7 @@ from hookserve.hookspecs.plugin_thread import build_within
 from .errors import ApiError, ReplyCutShort
 from .exchange import Exchange
 from .plugin_tasks import PluginExit
-from .route_access import CoreRoute, Needs, needs_of_plugin, refusal_of, send_refusal
+from .route_access import CoreRoute, Needs, is_refused, needs_of_plugin
 from .route_paths import WEBSOCKET, RouteKey, hides, keys_of
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
@@ -290,9 +290,7 @@ class OwnedRoute(BaseRoute):
         return self.route.url_path_for(name, **path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refusal_of(scope, self.needs)
-        if refusal is not None:
-            await send_refusal(refusal, scope, receive, send)
+        if await is_refused(self.needs, scope, receive, send):
             return
         exchange = Exchange(scope, receive, send)
         task = asyncio.current_task()

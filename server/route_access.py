@@ -68,7 +68,7 @@ def needs_of_plugin(route: BaseRoute, replaced: Sequence[BaseRoute]) -> Needs:
     return own or EITHER
 
 
-def refusal_of(scope: Scope, needs: Needs) -> ApiError | None:
+def _refusal_of(scope: Scope, needs: Needs) -> ApiError | None:
     """The 403 for a sender of whom it is known that none of these scopes was given to them."""
     if not needs or needs & grants_of(scope):
         return None
@@ -78,6 +78,14 @@ def refusal_of(scope: Scope, needs: Needs) -> ApiError | None:
         f"this needs the scope {wanted}, which these credentials do not have",
         code="missing_scope",
     )
+
+
+async def is_refused(needs: Needs, scope: Scope, receive: Receive, send: Send) -> bool:
+    """Whether the request may not use the route; it has its answer then."""
+    refusal = _refusal_of(scope, needs)
+    if refusal is not None:
+        await send_refusal(refusal, scope, receive, send)
+    return refusal is not None
 
 
 async def send_refusal(refusal: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,8 +113,6 @@ class CoreRoute(BaseRoute):
         return self.route.url_path_for(name, **path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refusal_of(scope, self.needs)
-        if refusal is not None:
-            await send_refusal(refusal, scope, receive, send)
+        if await is_refused(self.needs, scope, receive, send):
             return
         await self.route.handle(scope, receive, send)
