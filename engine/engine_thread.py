@@ -114,7 +114,9 @@ class EngineThread(RunningEngine):
 
     async def end(self) -> None:
         self.channel.close()
-        if not await self.wait(END_TIMEOUT_S):
+        if await self.wait(END_TIMEOUT_S):
+            self._thread.join()  # it only returns now
+        else:
             self._tell_stuck()
         atexit.unregister(self.abandon)
 
