@@ -74,28 +74,37 @@ def _is_cancellation(error: BaseException | None) -> bool:
     return task is not None and task.cancelling() > 0
 
 
-SAMPLE_MASK = 15
-"""One call in 16 is timed by a real clock; a coarse one is read at each, since none may exceed its
-budget unnoticed."""
+SAMPLE_MASK = 63
+"""One call in 64 is timed by real clocks; at each a coarse clock sees who exceeds the budget."""
 
+_HEAD = """\
+def {name}({names}):
+"""
 _COUNT = """\
     global count
     count += 1
 """
-_COARSE = """\
+_TIMED_NOW_AND_THEN = """\
     if not count & {mask}:
         timed({names})
         return
-    looked[0] = busy[0] = True
-    if stopped[0]:
-        start()
 """
-_BEGIN = """\
+_ENTER = """\
     cell, token = running(), None
     if cell is None:
         cell = [None]
         token = enter(cell)
     outer = cell[0]
+"""
+_BEGIN_COARSE = """\
+    coarse_cell[0] = cell
+    if stopped[0]:
+        start()
+    before = began[0]
+    try:
+        began[0] = clock()
+"""
+_BEGIN_TIMED = """\
     try:
         then0 = clock()
 """
@@ -107,30 +116,32 @@ _EACH = """\
                 check(result)
         except caught() as error:
             failed(guard{n}, error)
-        then{next} = {now}
 """
-_END = """\
-        if then{last} - then0 > limit:
-            find_slow(limit, [{times}])
-    finally:
-        cell[0] = outer{after}
-        if token is not None:
-            leave(token)
-        busy[0] = False
+_READ_CLOCK = """\
+        then{next} = clock()
 """
-_UNMARK = "; slot[0] = 0 if outer is None else outer.number"
 _SAMPLE = """\
         guard{n}.sampled += 1
         guard{n}.sampled_s += then{next} - then{n}
 """
+_END_COARSE = """\
+    finally:
+        cell[0] = outer{after}
+        began[0] = before
+        if token is not None:
+            leave(token)
+        if late[0]:
+            find_late()
+"""
 _END_TIMED = """\
         if then{last} - then0 > budget:
-            find_slow(budget, [{times}])
+            find_slow([{times}])
     finally:
         cell[0] = outer{after}
         if token is not None:
             leave(token)
 """
+_UNMARK = "; slot[0] = 0 if outer is None else outer.number"
 
 
 class NotifyLoop:
@@ -163,12 +174,12 @@ class NotifyLoop:
         }
         if coarse is not None:
             self._space |= {
-                "now": coarse.now,
-                "looked": coarse.looked,
-                "busy": coarse.busy,
+                "coarse_cell": coarse.cell,
+                "began": coarse.began,
                 "stopped": coarse.stopped,
                 "start": coarse.start,
-                "limit": hook.budget_s + coarse.period_s,
+                "late": coarse.late,
+                "find_late": self._find_late,
             }
         exec(compile(self._source(), f"<hook {hook.info.name}>", "exec"), self._space)
         self.tell: Callable[..., None] = self._space["tell"]
@@ -197,15 +208,16 @@ class NotifyLoop:
             "after": "" if self._slot is None else _UNMARK,
         }
         samples = "".join(_SAMPLE.format(n=n, next=n + 1) for n in numbers[:-1])
-        timed = self._calls(names, "clock()") + samples + _END_TIMED.format(**parts)
+        timed = _ENTER + _BEGIN_TIMED + self._calls(names, _READ_CLOCK) + samples + _END_TIMED
         if self._coarse is None:
-            return f"def tell({names}):\n{_COUNT}{timed}"
-        plain = _COARSE.format(**parts) + self._calls(names, "now[0]") + _END.format(**parts)
-        return f"def tell({names}):\n{_COUNT}{plain}\ndef timed({names}):\n{timed}"
+            return (_HEAD + _COUNT + timed).format(name="tell", **parts)
+        plain = _ENTER + _BEGIN_COARSE + self._calls(names, "") + _END_COARSE
+        plain = _HEAD + _COUNT + _TIMED_NOW_AND_THEN + plain
+        return plain.format(name="tell", **parts) + (_HEAD + timed).format(name="timed", **parts)
 
-    def _calls(self, names: str, now: str) -> str:
+    def _calls(self, names: str, after_each: str) -> str:
         """The lines that call each guard. One that wants other arguments gets them at once."""
-        lines = _BEGIN
+        lines = ""
         for n, guard in enumerate(self._guards):
             function, wanted, plugin = guard.call, names, guard.plugin
             if isinstance(function, Bound):
@@ -214,15 +226,21 @@ class NotifyLoop:
                 function = function.function
             self._space |= {f"plugin{n}": plugin, f"call{n}": function, f"guard{n}": guard}
             mark = "" if self._slot is None else f"; slot[0] = {plugin.number}"
-            lines += _EACH.format(n=n, next=n + 1, wanted=wanted, now=now, mark=mark)
+            lines += (_EACH + after_each).format(n=n, next=n + 1, wanted=wanted, mark=mark)
         return lines
 
-    def _find_slow(self, limit_s: float, times: Sequence[float]) -> None:
-        """Give up whoever took longer. The first time is a real clock's: where a coarse one stood
-        still, as in a process that was stopped, nobody takes the blame for it."""
-        began = times[0]
-        if perf_counter() - began <= self._hook.budget_s:
-            return
+    def _find_slow(self, times: Sequence[float]) -> None:
+        """Give up whoever took longer than the budget."""
+        budget_s = self._hook.budget_s
         for guard, then, now in zip(self._guards, times, times[1:], strict=False):
-            if now - max(then, began) > limit_s:
-                self._hook.slow(guard, now - max(then, began))
+            if now - then > budget_s:
+                self._hook.slow(guard, now - then)
+
+    def _find_late(self) -> None:
+        """The same, where the coarse clock has seen it."""
+        assert self._coarse is not None
+        self._coarse.late[0] = False
+        for guard in self._guards:
+            seconds = self._coarse.seconds(guard.plugin)
+            if seconds > self._coarse.limit_s:
+                self._hook.slow(guard, seconds)

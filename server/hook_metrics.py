@@ -1,6 +1,6 @@
 """``HookMetrics``: what plugins' hooks cost and how often they failed, in every process.
 
-The counters are those of the plugin reports; of the calls at each step one in 16 is timed. Built-in
+The counters are those of the plugin reports; of the calls at each step one in 64 is timed. Built-in
 plugins are left out: their hooks run at the start alone.
 """
 
