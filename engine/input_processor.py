@@ -22,7 +22,14 @@ from .text.bad_words import bad_words_token_ids
 from .text.chat_template import ChatTemplate, ChatTemplateError, choose_template, render_chat
 from .text.tokenizer import Tokenizer
 
-_RENDERED = ("self", "template", "messages", "add_generation_prompt", "tools")
+_RENDERED = (
+    "self",
+    "template",
+    "messages",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tools",
+)
 """What templates are given in other ways than as options."""
 
 
@@ -160,6 +167,7 @@ class InputProcessor:
         *,
         chat_template: str | None,
         add_generation_prompt: bool,
+        continue_final_message: bool,
         tools: list[dict[str, Any]] | None,
         options: Mapping[str, Any],
     ) -> str:
@@ -193,6 +201,7 @@ class InputProcessor:
                 template,
                 plain,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 tools=tools,
                 **options,
             )

@@ -120,6 +120,7 @@ class LLM:
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
@@ -129,6 +130,7 @@ class LLM:
         Args:
             chat_template: a template in place of the model's.
             add_generation_prompt: end with the beginning of the assistant's answer.
+            continue_final_message: go on with the last message's own text; excludes the former.
             tools: shown to the template.
             chat_template_kwargs: what the template is given besides.
         """
@@ -137,6 +139,7 @@ class LLM:
                 conversation,
                 chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 tools=tools,
                 options=chat_template_kwargs or {},
             )

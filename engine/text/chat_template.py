@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -17,6 +18,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.runtime
@@ -86,33 +88,65 @@ class ChatTemplate:
                 f"chat template of {origin}, line {error.lineno}: {error.message}"
             ) from error
 
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """Every name that the template reads and does not set itself."""
+        tree = _Environment().parse(self.source)
+        return frozenset(jinja2.meta.find_undeclared_variables(tree))
+
     def render(
         self,
         messages: list[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         documents: list[dict[str, Any]] | None = None,
         **options: Any,
     ) -> str:
         """The text of a chat.
 
+        Args:
+            continue_final_message: end with the last message's own text, so that the model goes on
+                with it; excludes ``add_generation_prompt``.
+
         Raises:
-            ChatTemplateError: the template's own complaint, a reserved or unusable option, or a
-                limit that it ran into.
+            ChatTemplateError: the template's own complaint, a reserved or unusable option, a last
+                message that cannot be continued, or a limit that it ran into.
         """
         reserved = sorted((RESERVED_NAMES | self._special_tokens.keys() | {_BUDGET}) & set(options))
         if reserved:
             raise ChatTemplateError(f"chat template option {reserved[0]!r} is reserved")
-        variables = {
-            **self._special_tokens,
-            **options,
-            "messages": messages,
-            "tools": tools,
-            "documents": documents,
-            "add_generation_prompt": add_generation_prompt,
-            _BUDGET: _Budget(MAX_RENDER_S),
-        }
+        if continue_final_message and add_generation_prompt:
+            raise ChatTemplateError(
+                "a chat goes on with its last message or begins a new one, not both"
+            )
+        messages = self._with_known_roles(messages)
+        marked, end = _mark_end(messages) if continue_final_message else (messages, None)
+        text = self._generate(
+            {
+                **self._special_tokens,
+                **options,
+                "messages": marked,
+                "tools": tools,
+                "documents": documents,
+                "add_generation_prompt": add_generation_prompt,
+                _BUDGET: _Budget(MAX_RENDER_S),
+            }
+        )
+        return text if end is None else _cut_at(text, end)
+
+    def _with_known_roles(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """``developer`` is a newer name of ``system``: the older one is given to a template that
+        has not heard of it."""
+        if "developer" in self.source:
+            return messages
+        return [
+            {**message, "role": "system"} if message.get("role") == "developer" else message
+            for message in messages
+        ]
+
+    def _generate(self, variables: dict[str, Any]) -> str:
         try:
             return self._join(self._template.generate(variables))
         except ChatTemplateError:
@@ -135,11 +169,30 @@ class ChatTemplate:
         return "".join(kept)
 
 
+def _mark_end(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The messages with a mark behind the last one's text, and that mark, which nobody can know
+    before. So its end is found whatever the template makes of the text."""
+    last = messages[-1] if messages else {}
+    content = last.get("content")
+    if not isinstance(content, str):
+        raise ChatTemplateError("the last message has no text to go on with")
+    mark = f"<{secrets.token_hex(16)}>"
+    return [*messages[:-1], {**last, "content": content + mark}], mark
+
+
+def _cut_at(text: str, mark: str) -> str:
+    end = text.rfind(mark)
+    if end < 0:
+        raise ChatTemplateError("the chat template leaves the last message's text out")
+    return text[:end]
+
+
 def render_chat(
     template: Tokenizer | ChatTemplate,
     messages: list[dict[str, Any]],
     *,
     add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
     tools: list[dict[str, Any]] | None = None,
     **options: Any,
 ) -> str:
@@ -153,7 +206,11 @@ def render_chat(
     if isinstance(template, Tokenizer):
         template = tokenizer_template(template, with_tools=bool(tools))
     return template.render(
-        messages, add_generation_prompt=add_generation_prompt, tools=tools, **options
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        tools=tools,
+        **options,
     )
 
 

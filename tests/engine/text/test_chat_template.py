@@ -327,3 +327,64 @@ def test_a_tokenizer_without_a_template(byte_level: Tokenizer) -> None:
     bare = Tokenizer(byte_level.backend, origin="x", special_tokens={}, chat_templates={"rag": "y"})
     with pytest.raises(ChatTemplateError, match="no chat template; it has templates named rag"):
         render_chat(bare, CHATS[0])
+
+
+ASK = {"role": "user", "content": "Name three colours."}
+
+
+@pytest.mark.parametrize("content", ["Red, green", "Red, green  ", " \n", ""])
+def test_a_chat_goes_on_with_its_last_message(content: str) -> None:
+    source = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    chat = [ASK, {"role": "assistant", "content": content}]
+    text = ChatTemplate(source, {}, "the file").render(
+        chat, add_generation_prompt=False, continue_final_message=True
+    )
+    assert text == f"<user>Name three colours.</><assistant>{content}"
+
+
+def test_the_end_of_the_last_message_is_found_among_texts_that_look_like_it() -> None:
+    source = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}{{ '(end)' }}"
+    chat = [{"role": "user", "content": "a] b"}, {"role": "assistant", "content": "a"}]
+    template = ChatTemplate(source, {}, "the file")
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    assert template.render(chat, **options) == "[a] b][a"
+    assert template.render(chat, add_generation_prompt=False) == "[a] b][a](end)"
+
+
+@pytest.mark.parametrize(
+    ("source", "last", "complaint"),
+    [
+        ("{{ messages[0].content }}", "x", "leaves the last message's text out"),
+        ("x", None, "has no text to go on with"),
+    ],
+)
+def test_a_last_message_that_cannot_be_continued(source: str, last: Any, complaint: str) -> None:
+    chat = [ASK, {"role": "assistant", "content": last}]
+    template = ChatTemplate(source, {}, "the file")
+    with pytest.raises(ChatTemplateError, match=complaint):
+        template.render(chat, add_generation_prompt=False, continue_final_message=True)
+    with pytest.raises(ChatTemplateError, match="not both"):
+        template.render(chat, continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "role"),
+    [
+        ("{{ messages[0].role }}", "system"),
+        ("{{ 'known' if messages[0].role == 'developer' else 'other' }}", "known"),
+    ],
+)
+def test_a_developer_is_the_system_where_a_template_knows_no_developer(
+    source: str, role: str
+) -> None:
+    chat = [{"role": "developer", "content": "Be brief."}]
+    assert ChatTemplate(source, {}, "the file").render(chat) == role
+    assert chat[0]["role"] == "developer"
+
+
+def test_the_names_that_a_template_reads() -> None:
+    source = "{% set own = thinking %}{{ own ~ messages[0].content }}{% if depth %}x{% endif %}"
+    assert ChatTemplate(source, {}, "the file").variables == {"thinking", "messages", "depth"}
