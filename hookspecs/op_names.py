@@ -1,7 +1,8 @@
-"""The names of the built-in ops: the one that each is registered under, and its class.
+"""The names of the built-in ops: the one that each is registered under, and its class, if it has
+one.
 
-The classes are ``hookserve.ops``'; here are their names, for processes that do without torch. An
-op may be called by either name, and both mean one thing.
+The classes and functions are ``hookserve.ops``'; here are their names, for processes that do
+without torch. An op may be called by either name, and both mean one thing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,17 @@ OP_CLASSES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+FUNCTION_OPS: tuple[str, ...] = (
+    "embedding",
+    "linear",
+    "kv_write",
+    "paged_attention_decode",
+    "paged_attention_prefill",
+    "logits",
+    "sampling",
+)
+"""What layers of several classes, and the engine, compute with: there is no class to replace, but
+it can be provided."""
 
 _REGISTERED = {class_name: registered for registered, class_name in OP_CLASSES.items()}
 
