@@ -30,6 +30,7 @@ from .request_context import head_of, principal_of, request_id_of
 from .response_filter import ResponseFilter
 from .sampling import sampling_params
 from .serving import Serving
+from .wire_common import StreamOptions
 from .wire_json import RequestDecoder
 
 logger = logging.getLogger("hookserve.server.api_call")
@@ -42,8 +43,8 @@ class Checked(NamedTuple):
     """The name to answer under."""
     prompt: Any
     """What the route makes its tokens of."""
-    with_usage: bool
-    """Whether a stream ends with ``usage``."""
+    stream_options: StreamOptions
+    """Which events of a stream have ``usage``."""
     num_logprobs: int | None
     """As the client asked."""
     num_top: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,10 +17,9 @@ from .api_call import Checked, open_call
 from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
-from .openai_request import reply_id
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
-from .wire_chat import ChatEvents, ChatRequest
+from .wire_chat import ChatRequest
 
 PATH = "/v1/chat/completions"
 
@@ -68,7 +66,7 @@ class ChatCompletionsEndpoint:
 
 def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     model = serving.model_name(wanted.model)
-    with_usage = check_stream_options(wanted)
+    options = check_stream_options(wanted)
     num_logprobs = _num_logprobs(wanted)
     num_top = serving.limits.num_logprobs(num_logprobs, "top_logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
@@ -80,7 +78,7 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
             code="missing_field",
         )
     messages = wire.template_messages(wanted.messages)
-    return Checked(model, messages, with_usage, num_logprobs, num_top)
+    return Checked(model, messages, options, num_logprobs, num_top)
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:
@@ -108,36 +106,34 @@ def _num_logprobs(wanted: ChatRequest) -> int | None:
 class ChatReply(Reply):
     """``n`` messages for one chat."""
 
-    async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncIterator[bytes]:
         generation = self.generation
-        events = ChatEvents(reply_id("chatcmpl"), int(time.time()), generation.model, with_usage)
+        events = self.event_writer("chatcmpl", wire.CHUNK_OBJECT)
         unsent_ids = generation.prompts[0] if self.with_ids else None
         silent = set(range(generation.n))
         async for index, delta in generation.deltas():
             if index in silent:
                 silent.remove(index)
-                yield events.role(index, unsent_ids)
+                yield events.choice(wire.opening(index), prompt_token_ids=unsent_ids)
                 unsent_ids = None
             token_ids = delta.token_ids if self.with_ids and delta.token_ids else None
             logprobs = self.writer.chat(delta.logprobs) if delta.token_ids else None
             with_tokens = token_ids is not None or logprobs is not None
             if delta.text or (with_tokens and delta.finish_reason is None):
-                yield events.delta(index, delta.text, None, None, token_ids, logprobs)
+                value = wire.chunk(index, delta.text, None, None, token_ids, logprobs)
+                yield events.choice(value)
                 token_ids = logprobs = None
             if delta.finish_reason is not None:
                 reasons = delta.finish_reason, delta.stop_reason
-                yield events.delta(index, "", *reasons, token_ids, logprobs)
-        if with_usage:
-            yield events.usage(self.usage())
+                yield events.choice(wire.chunk(index, "", *reasons, token_ids, logprobs))
+        if self.options.include_usage:
+            yield events.usage()
 
     async def collect(self) -> bytes:
         generation = self.generation
         choices = await fold_choices(generation)
         reply = {
-            "id": reply_id("chatcmpl"),
-            "object": wire.OBJECT,
-            "created": int(time.time()),
-            "model": generation.model,
+            **self.head("chatcmpl", wire.OBJECT),
             "choices": [
                 wire.choice(
                     index,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, cast
 
@@ -17,10 +16,9 @@ from .choice import Choice, fold_choices
 from .errors import bad_request
 from .limits import MAX_PROMPTS, check_num_prompts
 from .openai_reply import Reply
-from .openai_request import reply_id
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
-from .wire_completions import CompletionEvents, CompletionRequest
+from .wire_completions import CompletionRequest
 
 PATH = "/v1/completions"
 DEFAULT_MAX_TOKENS = 16
@@ -71,13 +69,13 @@ class CompletionsEndpoint:
 
 def _check(serving: Serving, wanted: CompletionRequest) -> Checked:
     model = serving.model_name(wanted.model)
-    with_usage = check_stream_options(wanted)
+    options = check_stream_options(wanted)
     num_logprobs = _num_logprobs(wanted)
     num_top = serving.limits.num_logprobs(num_logprobs, "logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     prompts = _read_prompt(serving, wanted)
     check_choices(wanted, len(prompts.texts) + len(prompts.token_lists), wanted.best_of)
-    return Checked(model, prompts, with_usage, num_logprobs, num_top)
+    return Checked(model, prompts, options, num_logprobs, num_top)
 
 
 def _num_logprobs(wanted: CompletionRequest) -> int | None:
@@ -163,9 +161,9 @@ def split_prompt(prompt: str | list[int | str | list[int]] | None) -> Prompts:
 class CompletionReply(Reply):
     """``n`` choices for each prompt."""
 
-    async def events(self, with_usage: bool) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncIterator[bytes]:
         generation = self.generation
-        events = CompletionEvents(reply_id("cmpl"), int(time.time()), generation.model, with_usage)
+        events = self.event_writer("cmpl", wire.OBJECT)
         unsent = dict.fromkeys(range(len(generation.prompts) * generation.n), self.with_ids)
         async for index, delta in generation.deltas():
             logprobs = self.writer.completion(delta.logprobs, delta.text_offsets)
@@ -182,9 +180,9 @@ class CompletionReply(Reply):
                 token_ids=delta.token_ids if self.with_ids else None,
                 prompt_token_ids=prompt,
             )
-            yield events.delta(value)
-        if with_usage:
-            yield events.usage(self.usage())
+            yield events.choice(value)
+        if self.options.include_usage:
+            yield events.usage()
 
     async def collect(self) -> bytes:
         generation = self.generation
@@ -192,10 +190,7 @@ class CompletionReply(Reply):
         about_prompts = [self.writer.prompt(each) for each in generation.prompt_logprobs]
         return msgspec.json.encode(
             {
-                "id": reply_id("cmpl"),
-                "object": wire.OBJECT,
-                "created": int(time.time()),
-                "model": generation.model,
+                **self.head("cmpl", wire.OBJECT),
                 "choices": [
                     self._choice(index, choice, about_prompts[choice.prompt_index])
                     for index, choice in enumerate(choices)

@@ -4,6 +4,7 @@ with a stream or with a whole reply. What either holds is each route's own."""
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,8 +15,10 @@ from hookserve.engine.sampling_params import SamplingParams
 
 from .api_call import ApiCall
 from .generation import Generation
+from .openai_request import reply_id
 from .streaming import EventStream, until_gone
 from .wire_common import usage
+from .wire_events import EventWriter
 from .wire_logprobs import LogprobsWriter
 
 
@@ -34,10 +37,11 @@ class Reply(abc.ABC):
         as_ids = bool(wanted.return_tokens_as_token_ids)
         self.writer = LogprobsWriter(call.serving.tokenizer, call.checked.num_top, as_ids)
         self.with_ids = bool(wanted.return_token_ids)
+        self.options = call.checked.stream_options
         self._call = call
 
     @abc.abstractmethod
-    def events(self, with_usage: bool) -> AsyncIterator[bytes]:
+    def events(self) -> AsyncIterator[bytes]:
         """The events of the stream, but for the closing ``[DONE]``."""
 
     @abc.abstractmethod
@@ -53,10 +57,26 @@ class Reply(abc.ABC):
         await self._call.admit()
         headers = self._call.headers
         if self._call.wanted.stream:
-            events = self.events(self._call.checked.with_usage)
-            return EventStream(self.generation, events, headers)
+            return EventStream(self.generation, self.events(), headers)
         body = await until_gone(request.receive, self.generation, self.collect())
         return Response(body, headers=headers, media_type="application/json")
+
+    def event_writer(self, prefix: str, kind: str) -> EventWriter:
+        """
+        Args:
+            prefix: of the reply's id.
+            kind: the ``object`` of each event.
+        """
+        return EventWriter(self.head(prefix, kind), self.options, self.usage)
+
+    def head(self, prefix: str, kind: str) -> dict[str, Any]:
+        """What a whole reply and each event of a stream begin with."""
+        return {
+            "id": reply_id(prefix),
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.generation.model,
+        }
 
     def usage(self) -> dict[str, Any]:
         generation = self.generation

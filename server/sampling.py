@@ -14,7 +14,7 @@ from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.sampling_rules import RULE_OF, SamplingParamsError
 
 from .errors import bad_request, cut
-from .wire_common import MAX_STOP_STRINGS, MAX_XARGS_BYTES, SamplingFields
+from .wire_common import MAX_STOP_STRINGS, MAX_XARGS_BYTES, SamplingFields, StreamOptions
 
 MAX_BIAS = 100
 MAX_SEQUENCES = 1024
@@ -193,23 +193,15 @@ def check_server_side(fields: SamplingFields, policy: str) -> None:
         )
 
 
-def check_stream_options(fields: SamplingFields) -> bool:
-    """Whether the stream ends with a usage chunk.
+def check_stream_options(fields: SamplingFields) -> StreamOptions:
+    """What they are; nothing without them.
 
     Raises:
-        ApiError: 400 for options without a stream, and for one that is not built.
+        ApiError: 400 for options without a stream.
     """
     options = fields.stream_options
-    if options is None:
-        return False
-    if not fields.stream:
+    if options is not None and not fields.stream:
         raise bad_request(
             "stream_options needs stream: true", param="stream_options", code="invalid_value"
         )
-    if options.continuous_usage_stats:
-        raise bad_request(
-            "stream_options.continuous_usage_stats is not supported yet; leave it out",
-            param="stream_options.continuous_usage_stats",
-            code="unsupported_field",
-        )
-    return bool(options.include_usage)
+    return options or StreamOptions()

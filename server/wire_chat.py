@@ -162,53 +162,33 @@ def choice(
     return value
 
 
-class ChatEvents:
-    """Writes the events of one stream. What does not change is encoded once, here."""
+def opening(index: int) -> dict[str, Any]:
+    """The first event of a choice: who speaks, and no text yet."""
+    return {
+        "index": index,
+        "delta": {"role": "assistant", "content": ""},
+        "logprobs": None,
+        "finish_reason": None,
+    }
 
-    def __init__(self, reply_id: str, created: int, model: str, with_usage: bool) -> None:
-        head = msgspec.json.encode(
-            {"id": reply_id, "object": CHUNK_OBJECT, "created": created, "model": model}
-        )
-        self._head = b"data: " + head[:-1]
-        self._open = self._head + b',"choices":['
-        self._close = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
-        self._encode = msgspec.json.Encoder().encode
 
-    def role(self, index: int, prompt_token_ids: list[int] | None = None) -> bytes:
-        """The first event: who speaks, and no text yet."""
-        value = {
-            "index": index,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        opening = self._open
-        if prompt_token_ids is not None:
-            ids = self._encode(prompt_token_ids)
-            opening = self._head + b',"prompt_token_ids":' + ids + b',"choices":['
-        return opening + self._encode(value) + self._close
-
-    def delta(
-        self,
-        index: int,
-        text: str,
-        finish_reason: str | None,
-        stop_reason: str | int | None = None,
-        token_ids: list[int] | None = None,
-        logprobs: dict[str, Any] | None = None,
-    ) -> bytes:
-        value: dict[str, Any] = {
-            "index": index,
-            "delta": {"content": text} if text else {},
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-        }
-        if stop_reason is not None:
-            value["stop_reason"] = stop_reason
-        if token_ids is not None:
-            value["token_ids"] = token_ids
-        return self._open + self._encode(value) + self._close
-
-    def usage(self, value: dict[str, Any]) -> bytes:
-        """The last event but ``[DONE]``: ``choices`` is empty."""
-        return self._open + b'],"usage":' + self._encode(value) + b"}\n\n"
+def chunk(
+    index: int,
+    text: str,
+    finish_reason: str | None,
+    stop_reason: str | int | None = None,
+    token_ids: list[int] | None = None,
+    logprobs: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One entry of ``choices`` in a later event."""
+    value: dict[str, Any] = {
+        "index": index,
+        "delta": {"content": text} if text else {},
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }
+    if stop_reason is not None:
+        value["stop_reason"] = stop_reason
+    if token_ids is not None:
+        value["token_ids"] = token_ids
+    return value

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from .wire_common import NOT_BUILT_COMMON, NumChoices, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
 
@@ -52,23 +50,3 @@ def choice(
         if extra is not None:
             value[name] = extra
     return value
-
-
-class CompletionEvents:
-    """Writes the events of one stream. What does not change is encoded once, here."""
-
-    def __init__(self, reply_id: str, created: int, model: str, with_usage: bool) -> None:
-        head = msgspec.json.encode(
-            {"id": reply_id, "object": OBJECT, "created": created, "model": model}
-        )
-        self._open = b"data: " + head[:-1] + b',"choices":['
-        self._close = b'],"usage":null}\n\n' if with_usage else b"]}\n\n"
-        self._encode = msgspec.json.Encoder().encode
-
-    def delta(self, value: dict[str, Any]) -> bytes:
-        """An event with one ``choice``."""
-        return self._open + self._encode(value) + self._close
-
-    def usage(self, value: dict[str, Any]) -> bytes:
-        """The last event but ``[DONE]``: ``choices`` is empty."""
-        return self._open + b'],"usage":' + self._encode(value) + b"}\n\n"
