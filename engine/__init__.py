@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .outputs import CompletionOutput, Logprob, RequestOutput
     from .sampling_params import SamplingParams
     from .sampling_rules import RequestOutputKind
+    from .structured_outputs import StructuredOutputsParams
 
 _HOME = {
     "LLM": "llm",
@@ -33,6 +34,7 @@ _HOME = {
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_rules",
     "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "structured_outputs",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
 ]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .sampling_rules import RULES, RequestOutputKind, SamplingParamsError, as_tuple
+from .structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Filled in front from the model's generation config and tokenizer."""
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
+    """The form that the text must have."""
     extra_args: dict[str, Any] | None = None
     """JSON for plugins, mostly for logits processors; nobody else looks at it."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
@@ -85,6 +88,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value = getattr(self, name)
             if not accepts(value):
                 raise SamplingParamsError(name, value, expected)
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            expected = "StructuredOutputsParams"
+            raise SamplingParamsError("structured_outputs", self.structured_outputs, expected)
         if self.best_of is not None and self.best_of < self.n:
             raise SamplingParamsError("best_of", self.best_of, f"at least n ({self.n})")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -120,6 +126,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             self,
             logit_bias=None if bias is None else dict(bias),
             extra_args=copy.deepcopy(self.extra_args),
+            structured_outputs=copy.deepcopy(self.structured_outputs),
         )
 
 

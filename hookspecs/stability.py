@@ -121,6 +121,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.engine.EngineArgs",
                 "hookserve.engine.LLMEngine",
                 "hookserve.engine.RequestOutputKind",
+                "hookserve.engine.StructuredOutputsParams",
                 "hookserve.server.ScopedRoute",
             ),
             "unstable": (
