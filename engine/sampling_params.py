@@ -71,6 +71,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     eos_token_ids: tuple[int, ...] = ()
     """Filled in front from the model's generation config and tokenizer."""
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    """Where they are shown: with the space that some vocabularies put between them."""
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputsParams | None = None
     """The form that the text must have."""

@@ -175,6 +175,7 @@ RULES: tuple[Rule, ...] = (
     _switch("ignore_eos"),
     _ids("eos_token_ids"),
     _switch("skip_special_tokens"),
+    _switch("spaces_between_special_tokens"),
     _switch("include_stop_str_in_output"),
     Rule(
         "extra_args",

@@ -67,6 +67,7 @@ def sampling_params(
             ignore_eos=bool(fields.ignore_eos),
             eos_token_ids=defaults.eos_token_ids,
             skip_special_tokens=_given(fields.skip_special_tokens, True),
+            spaces_between_special_tokens=_given(fields.spaces_between_special_tokens, True),
             include_stop_str_in_output=bool(fields.include_stop_str_in_output),
             extra_args=_extra_args(fields.vllm_xargs),
         )

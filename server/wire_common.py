@@ -74,6 +74,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: StopTokenIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     max_tokens: MaxTokens | None = None
     min_tokens: MinTokens | None = None
@@ -91,7 +92,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "truncation_side": (),
     "logprob_token_ids": ([],),

@@ -52,7 +52,10 @@ class OutputProcessor:
         """Completion tokens so far, for usage; the one that completed a stop string counts."""
         self.is_finished = False
         self._detokenizer = IncrementalDetokenizer(
-            tokenizer, prompt_token_ids, params.skip_special_tokens
+            tokenizer,
+            prompt_token_ids,
+            params.skip_special_tokens,
+            params.spaces_between_special_tokens,
         )
         self._stop = params.stop
         self._min_tokens = params.min_tokens
@@ -85,8 +88,11 @@ class OutputProcessor:
         offsets: list[int] = []
         for index, token_id in enumerate(token_ids):
             self.num_tokens += 1
-            offsets.append(self._num_chars)
-            new = self._detokenizer.push((token_id,)) if index < num_shown else ""
+            is_shown = index < num_shown
+            if logprobs is not None:
+                ahead = self._detokenizer.num_ahead(token_id if is_shown else None)
+                offsets.append(self._num_chars + ahead)
+            new = self._detokenizer.push((token_id,)) if is_shown else ""
             text, stop = self._release(new)
             pieces.append(text)
             if stop is not None:

@@ -41,3 +41,12 @@ def word_pieces() -> Tokenizer:
     backend.add_special_tokens([AddedToken("<s>"), AddedToken("</s>")])
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     return Tokenizer(backend, origin="test", special_tokens=tokens, chat_templates={})
+
+
+@pytest.fixture(scope="session")
+def spaced_words() -> Tokenizer:
+    """A vocabulary without a decoder: a space stands between all of its tokens."""
+    backend = Backend(models.WordLevel({"hello": 0, "world": 1, "?": 2}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens([AddedToken("<a>", special=True), AddedToken("<b>", special=True)])
+    return Tokenizer(backend, origin="test", special_tokens={}, chat_templates={})

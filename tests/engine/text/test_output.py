@@ -207,6 +207,58 @@ def test_logprobs_and_offsets_go_with_their_tokens(
     assert [o for delta in deltas for o in delta.text_offsets or ()] == begins[: len(kept)]
 
 
+@COMMON
+@given(
+    data=st.lists(
+        st.one_of(st.binary(min_size=1, max_size=3), st.text("aé🙂", min_size=1).map(str.encode))
+    ).map(b"".join),
+    step=st.integers(1, 7),
+)
+@example(data=b"\xf0a", step=1)
+@example(data=b"\xf0\x9fa\xf0", step=2)
+def test_offsets_are_those_of_pythons_own_decoder_whatever_the_bytes(
+    byte_level: Tokenizer, data: bytes, step: int
+) -> None:
+    of = {byte_level.token_bytes(i): i for i in reversed(range(3, 420))}
+    ids = [of[data[i : i + 1]] for i in range(len(data))]
+    entries = [TokenLogprobs([token], [0.0], 1) for token in ids]
+    processor = OutputProcessor(byte_level, [], SamplingParams(logprobs=0))
+    deltas = [
+        processor.push(
+            ids[start : start + step],
+            "length" if start + step >= len(ids) else None,
+            None,
+            entries[start : start + step],
+        )
+        for start in range(0, len(ids), step)
+    ]
+    assert fold(deltas) == data.decode(errors="replace")
+    assert [o for delta in deltas for o in delta.text_offsets or ()] == characters_of(data)
+
+
+def characters_of(data: bytes) -> list[int]:
+    """For each byte the number of the character that it is a part of, by Python's own decoder."""
+    numbers: list[int] = []
+    while len(numbers) < len(data):
+        rest, num_wrong = data[len(numbers) :], 0
+        try:
+            right = rest.decode()
+        except UnicodeDecodeError as error:
+            right, num_wrong = rest[: error.start].decode(), error.end - error.start
+        for char in [*(char.encode() for char in right), *[b"?" * num_wrong] * bool(num_wrong)]:
+            numbers += [numbers[-1] + 1 if numbers else 0] * len(char)
+    return numbers
+
+
+def test_the_end_token_stands_behind_a_character_that_never_ends(byte_level: Tokenizer) -> None:
+    ids = [*letters(byte_level, "a🙂")[:-1], 2]
+    entries = [TokenLogprobs([token], [0.0], 1) for token in ids]
+    processor = OutputProcessor(byte_level, [], SamplingParams(logprobs=0))
+    delta = processor.push(ids, "stop", None, entries)
+    assert delta.text == "a\N{REPLACEMENT CHARACTER}"
+    assert delta.text_offsets == [0, 1, 1, 1, 2]
+
+
 def test_nothing_is_said_of_logprobs_that_nobody_asked_for(byte_level: Tokenizer) -> None:
     deltas, _ = run(byte_level, letters(byte_level, "ab"))
     assert all(d.logprobs is None and d.text_offsets is None for d in deltas)
