@@ -104,6 +104,11 @@ class ContextLimits:
             max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
 
+    @property
+    def capacity(self) -> int:
+        """Tokens of one request, prompt and output together."""
+        return min(self.max_model_len, self.kv_capacity)
+
     def max_tokens(
         self,
         num_prompt: int,
@@ -123,13 +128,12 @@ class ContextLimits:
         Raises:
             InvalidRequestError: ``context_length_exceeded``, with the numbers.
         """
-        limit = min(self.max_model_len, self.kv_capacity)
         of = (
             f"the model's context of {self.max_model_len} tokens"
             if self.max_model_len <= self.kv_capacity
             else f"the KV cache, which holds {self.kv_capacity} tokens"
         )
-        left = limit - num_prompt
+        left = self.capacity - num_prompt
         if left < 1:
             raise _too_long(
                 f"{prompt_path}: it has {num_prompt} tokens, which leaves none of {of}", prompt_path

@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -184,12 +184,18 @@ class ApiCall:
         """
         processors = self.serving.processors
         if not processors and self.wanted.vllm_xargs:
-            unused = {FIELD, *self.headers.get(UNUSED_HEADER, FIELD).split(", ")}
-            self.headers[UNUSED_HEADER] = ", ".join(sorted(unused))
+            self.note_unused([FIELD])
         try:
             await processors.ask(every)
         except PluginError as error:
             raise self._failure(error, "validate_params") from None
+
+    def note_unused(self, names: Iterable[str]) -> None:
+        """Let the reply say that these fields have no effect."""
+        named = [name for name in self.headers.get(UNUSED_HEADER, "").split(", ") if name]
+        unused = sorted({*named, *names})
+        if unused:
+            self.headers[UNUSED_HEADER] = ", ".join(unused)
 
     def response_filter(self) -> ResponseFilter | None:
         """What the text goes through on its way to the client, if there is anything."""

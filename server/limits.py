@@ -23,6 +23,7 @@ MAX_JSON_TEXTS = 2**18
 the same bytes in one long text."""
 BODY_DEADLINE_S = 60.0
 MAX_PROMPTS = 1024
+MAX_MESSAGES = 8192
 
 
 class BodyLimits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -17,6 +16,8 @@ from .api_call import Checked, open_call
 from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
+from .prompt_encoder import Chat
+from .prompts import read_chat
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_chat import ChatRequest
@@ -33,28 +34,27 @@ class ChatCompletionsEndpoint:
             serving, wanted, checked = call.serving, call.wanted, call.checked
             limits = serving.limits
             prompt = await self.render_chat_request(serving, checked.prompt)
+            call.note_unused(_unused_options(serving, wanted, checked.prompt))
             limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
             params = sampling_params(
                 wanted,
                 serving.defaults,
                 limits,
                 max_tokens=[_max_tokens(limits, len(prompt), wanted)],
-                bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+                bad_words_token_ids=await serving.prompts.spell_bad_words(wanted.bad_words),
                 best_of=None,
                 logprobs=checked.num_logprobs,
             )
             await call.check_params(params)
             return await ChatReply(call, [prompt], params).response(request)
 
-    async def render_chat_request(
-        self, serving: Serving, messages: list[dict[str, Any]]
-    ) -> list[int]:
+    async def render_chat_request(self, serving: Serving, chat: Chat) -> list[int]:
         """The rendered chat as token ids.
 
         Raises:
             ApiError: 400 for messages of which nothing is left.
         """
-        prompt = await serving.encode_chat(messages)
+        prompt = await serving.prompts.encode_chat(chat)
         if not prompt:
             raise bad_request(
                 "the chat template made nothing of these messages",
@@ -71,14 +71,17 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     num_top = serving.limits.num_logprobs(num_logprobs, "top_logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
-    if not wanted.messages:
-        raise bad_request(
-            "the field 'messages' must hold at least one message",
-            param="messages",
-            code="missing_field",
-        )
-    messages = wire.template_messages(wanted.messages)
-    return Checked(model, messages, options, num_logprobs, num_top)
+    chat = read_chat(wanted, serving.limits, serving.prompts.reserved_options)
+    return Checked(model, chat, options, num_logprobs, num_top)
+
+
+def _unused_options(serving: Serving, wanted: ChatRequest, chat: Chat) -> list[str]:
+    """The fields that the template does not look at."""
+    given = wanted.chat_template_kwargs or {}
+    return [
+        f"chat_template_kwargs.{name}" if name in given else name
+        for name in serving.prompts.unread(chat.options)
+    ]
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:

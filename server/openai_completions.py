@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,14 +14,14 @@ from . import wire_completions as wire
 from .api_call import Checked, open_call
 from .choice import Choice, fold_choices
 from .errors import bad_request
-from .limits import MAX_PROMPTS, check_num_prompts
 from .openai_reply import Reply
+from .prompts import Prompts, read_prompts
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
+from .wire_common import DEFAULT_MAX_TOKENS
 from .wire_completions import CompletionRequest
 
 PATH = "/v1/completions"
-DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionsEndpoint:
@@ -45,7 +45,7 @@ class CompletionsEndpoint:
                     )
                     for path, prompt in prompts.items()
                 ],
-                bad_words_token_ids=await serving.spell_bad_words(wanted.bad_words),
+                bad_words_token_ids=await serving.prompts.spell_bad_words(wanted.bad_words),
                 best_of=wanted.best_of,
                 logprobs=checked.num_logprobs,
             )
@@ -60,7 +60,11 @@ class CompletionsEndpoint:
         Raises:
             ApiError: 400 for an empty prompt.
         """
-        prompts = given.token_lists or await serving.encode(given.texts)
+        prompts = given.token_lists or await serving.prompts.encode(
+            given.texts,
+            add_special_tokens=given.add_special_tokens,
+            shortening=given.shortening,
+        )
         for path, prompt in prompts.items():
             if not prompt:
                 raise bad_request(f"{path}: the prompt is empty", param=path, code="empty_prompt")
@@ -73,7 +77,7 @@ def _check(serving: Serving, wanted: CompletionRequest) -> Checked:
     num_logprobs = _num_logprobs(wanted)
     num_top = serving.limits.num_logprobs(num_logprobs, "logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
-    prompts = _read_prompt(serving, wanted)
+    prompts = read_prompts(wanted, serving.limits)
     check_choices(wanted, len(prompts.texts) + len(prompts.token_lists), wanted.best_of)
     return Checked(model, prompts, options, num_logprobs, num_top)
 
@@ -89,73 +93,6 @@ def _num_logprobs(wanted: CompletionRequest) -> int | None:
             "logprobs: expected a number (given: true)", param="logprobs", code="invalid_value"
         )
     return None if wanted.logprobs is False else wanted.logprobs
-
-
-def _read_prompt(serving: Serving, wanted: CompletionRequest) -> Prompts:
-    """
-    Raises:
-        ApiError: 400 for a mixed list, too many prompts, or ids beyond the vocabulary.
-    """
-    _check_num_items(wanted.prompt, serving.engine_config.model.max_model_len)
-    prompts = split_prompt(wanted.prompt)
-    check_num_prompts(len(prompts.texts) + len(prompts.token_lists))
-    for path, ids in prompts.token_lists.items():
-        serving.limits.check_token_ids(ids, path)
-    return prompts
-
-
-def _check_num_items(prompt: str | list[int | str | list[int]] | None, max_model_len: int) -> None:
-    """Refuse lists that are too long in every reading, before anything looks at each item."""
-    if not isinstance(prompt, list):
-        return
-    if len(prompt) > max(max_model_len, MAX_PROMPTS):
-        raise bad_request(
-            f"prompt has {len(prompt)} items; a prompt may have {max_model_len} tokens, and a "
-            f"request {MAX_PROMPTS} prompts",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    for i, item in enumerate(prompt):
-        if isinstance(item, list) and len(item) > max_model_len:
-            raise bad_request(
-                f"prompt[{i}] has {len(item)} tokens; the model's context has {max_model_len}",
-                param=f"prompt[{i}]",
-                code="context_length_exceeded",
-            )
-
-
-class Prompts(NamedTuple):
-    """Texts and token lists by their path; one of the two is empty."""
-
-    texts: dict[str, str]
-    token_lists: dict[str, list[int]]
-
-
-def split_prompt(prompt: str | list[int | str | list[int]] | None) -> Prompts:
-    """
-    Raises:
-        ApiError: 400 for no prompt, an empty list, or a list of different kinds.
-    """
-    if prompt is None:
-        raise bad_request("the field 'prompt' is required", param="prompt", code="missing_field")
-    if isinstance(prompt, str):
-        return Prompts({"prompt": prompt}, {})
-    if not prompt:
-        raise bad_request("prompt: the list is empty", param="prompt", code="empty_prompt")
-    kind = type(prompt[0])
-    for i, item in enumerate(prompt):
-        if type(item) is not kind:
-            raise bad_request(
-                f"prompt[{i}]: texts, token ids and lists of token ids cannot be mixed",
-                param=f"prompt[{i}]",
-                code="invalid_value",
-            )
-    if kind is int:
-        return Prompts({}, {"prompt": cast("list[int]", prompt)})
-    named = {f"prompt[{i}]": item for i, item in enumerate(prompt)}
-    if kind is str:
-        return Prompts(cast("dict[str, str]", named), {})
-    return Prompts({}, cast("dict[str, list[int]]", named))
 
 
 class CompletionReply(Reply):

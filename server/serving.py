@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -18,29 +17,20 @@ from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.plugin_reports import EngineReports
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.stat_loggers import StatLoggers
-from hookserve.engine.text.bad_words import bad_words_token_ids
-from hookserve.engine.text.chat_template import (
-    ChatTemplateError,
-    choose_template,
-    render_chat,
-)
+from hookserve.engine.text.chat_template import choose_template
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
 
-from .errors import ApiError, bad_request, cut
+from .errors import ApiError, cut
 from .health import Health
 from .hook_metrics import HookMetrics
 from .metrics import MetricsPage
 from .processor_questions import ProcessorQuestions
+from .prompt_encoder import PromptEncoder
 from .request_metrics import RequestMetrics
-
-T = TypeVar("T")
-NUM_TEXT_THREADS = 2
 
 
 class Serving:
-    """Tokenizing and rendering run in threads: a long prompt must not hold up the streams."""
-
     def __init__(
         self,
         host: Host,
@@ -63,8 +53,9 @@ class Serving:
         self.engine_config = client.engine_config
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
-        self._template = choose_template(self.engine_config.model.chat_template, tokenizer)
-        self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
+        model = self.engine_config.model
+        template = choose_template(model.chat_template, tokenizer)
+        self.prompts = PromptEncoder(tokenizer, template, model.max_model_len)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -92,66 +83,6 @@ class Serving:
                 code="model_not_found",
             )
         return requested
-
-    async def encode(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
-        """Tokenize prompts as they are, with the tokenizer's own BOS rule.
-
-        Args:
-            texts: by their path in the request.
-
-        Raises:
-            ApiError: 400 for a text that cannot fit, found before it is tokenized.
-        """
-        for path, text in texts.items():
-            self._check_length(text, path)
-        encode = self.tokenizer.encode
-        return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
-
-    async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
-        if not words:
-            return ()
-        return await self._in_thread(lambda: bad_words_token_ids(self.tokenizer, words))
-
-    async def encode_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Render the messages with the model's template and tokenize the result.
-
-        Raises:
-            ApiError: 400 with the template's own complaint, or for a chat that cannot fit.
-        """
-        template = self._template
-        if template is None:
-            raise bad_request(
-                "this model has no usable chat template; use /v1/completions",
-                param="messages",
-                code="no_chat_template",
-            )
-        try:
-            text = await self._in_thread(
-                lambda: render_chat(template, messages, add_generation_prompt=True)
-            )
-        except ChatTemplateError as error:
-            raise bad_request(
-                f"the chat template refuses these messages: {cut(str(error))}",
-                param="messages",
-                code="chat_template_error",
-            ) from None
-        self._check_length(text, "messages")
-        # The template has written the special tokens; a second BOS would change the answer.
-        return await self._in_thread(lambda: self.tokenizer.encode(text, add_special_tokens=False))
-
-    def _check_length(self, text: str, param: str) -> None:
-        limit = self.engine_config.model.max_model_len
-        at_least = self.tokenizer.min_token_count(text)
-        if at_least > limit:
-            raise bad_request(
-                f"{param}: {len(text)} characters are at least {at_least} tokens, more than the "
-                f"model's context of {limit} tokens",
-                param=param,
-                code="context_length_exceeded",
-            )
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def report(
         self, record: RequestRecord, request: ApiRequest | None, principal: Principal | None
@@ -194,5 +125,5 @@ class Serving:
         await self.hook_metrics.close()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.prompts.close()
         self.processors.end()

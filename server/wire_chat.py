@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ _EMPTY_MESSAGE_FIELDS: dict[str, tuple[Any, ...]] = {
 }
 """Message fields that clients send back from a reply; only their empty values are accepted."""
 
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 ContentPart = dict[str, Any]
 """``{"type": "text", "text": …}``; other types have other fields, and are refused by their type."""
@@ -51,6 +53,12 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """For the template; what it does not look at has no effect."""
+    reasoning_effort: ReasoningEffort | None = None
+    """For the template as well."""
 
 
 DECODER = RequestDecoder(
@@ -62,7 +70,6 @@ DECODER = RequestDecoder(
         "parallel_tool_calls": (True,),
         "functions": ([],),
         "function_call": ("none",),
-        "reasoning_effort": (),
         "include_reasoning": (True,),
         "thinking_token_budget": (),
         "modalities": (["text"],),
@@ -70,12 +77,8 @@ DECODER = RequestDecoder(
         "prediction": (),
         "verbosity": (),
         "web_search_options": (),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
-        "add_special_tokens": (False,),
         "documents": ([],),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
         "media_io_kwargs": ({},),
         "mm_processor_kwargs": ({},),
         "mm_payload": (),

@@ -6,7 +6,7 @@ model knows, is ``sampling``'s.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,7 +21,10 @@ MAX_BAD_WORD_LEN = 256
 MAX_SALT_LEN = 1024
 """Characters."""
 MAX_XARGS_BYTES = 64 * 2**10
-"""As JSON; each of a request's sequences has them."""
+"""As JSON, of what plugins and of what the template is given; each sequence has the former."""
+MAX_TEMPLATE_OPTIONS = 64
+DEFAULT_MAX_TOKENS = 16
+"""Of a completion; a chat has all that is left."""
 
 Temperature = Annotated[float, msgspec.Meta(ge=0.0, le=2.0)]
 TopP = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
@@ -46,6 +49,7 @@ MinTokens = Annotated[int, msgspec.Meta(ge=0)]
 NumLogprobs = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 """-1 is the whole vocabulary; the server's own limit is looked at later."""
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+TruncatePromptTokens = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_LEN)]
 
 
@@ -79,6 +83,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: MaxTokens | None = None
     min_tokens: MinTokens | None = None
     prompt_logprobs: NumLogprobs | None = None
+    truncate_prompt_tokens: TruncatePromptTokens | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    """Where a longer prompt is cut off; without it on the left: its end is kept."""
+    add_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: Priority | None = None
     cache_salt: CacheSalt | None = None
@@ -92,8 +100,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
     "logprob_token_ids": ([],),
     "watermarking": (False,),
     "repetition_detection": (),

@@ -24,7 +24,6 @@ DECODER = RequestDecoder(
         **NOT_BUILT_COMMON,
         "suffix": ("",),
         "prompt_embeds": (),
-        "add_special_tokens": (True,),
     },
 )
 

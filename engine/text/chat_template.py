@@ -53,6 +53,7 @@ RESERVED_NAMES = frozenset(
         "add_generation_prompt",
         "continue_final_message",
         "tokenize",
+        "self",
         "raise_exception",
         "strftime_now",
     }
@@ -88,6 +89,11 @@ class ChatTemplate:
                 f"chat template of {origin}, line {error.lineno}: {error.message}"
             ) from error
 
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Names that options may not have."""
+        return RESERVED_NAMES | self._special_tokens.keys() | {_BUDGET}
+
     @functools.cached_property
     def variables(self) -> frozenset[str]:
         """Every name that the template reads and does not set itself."""
@@ -114,7 +120,7 @@ class ChatTemplate:
             ChatTemplateError: the template's own complaint, a reserved or unusable option, a last
                 message that cannot be continued, or a limit that it ran into.
         """
-        reserved = sorted((RESERVED_NAMES | self._special_tokens.keys() | {_BUDGET}) & set(options))
+        reserved = sorted(self.reserved & set(options))
         if reserved:
             raise ChatTemplateError(f"chat template option {reserved[0]!r} is reserved")
         if continue_final_message and add_generation_prompt:

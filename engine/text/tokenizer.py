@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
@@ -35,6 +35,7 @@ _SPECIAL_NAMES = (
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 DEFAULT_TEMPLATE = "default"
 TOOL_TEMPLATE = "tool_use"
+_SIDE_CUT_OFF = {"start": "right", "end": "left"}
 
 
 class Tokenizer:
@@ -96,6 +97,24 @@ class Tokenizer:
             text.encode()  # the library says "must be str"; this says what is wrong, and where
             raise
         return ids
+
+    def encode_part(
+        self,
+        text: str,
+        num_tokens: int,
+        keeps: Literal["start", "end"],
+        add_special_tokens: bool = True,
+    ) -> list[int]:
+        """As ``encode``, of a longer text so many tokens at its start or its end alone, special
+        ones included: those are kept where there is room for them."""
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        num_special = self.backend.num_special_tokens_to_add(False) if add_special_tokens else 0
+        num_special = min(num_special, num_tokens)
+        encoding.truncate(num_tokens - num_special, direction=_SIDE_CUT_OFF[keeps])
+        if num_special:
+            encoding = self.backend.post_process(encoding)
+        ids: list[int] = encoding.ids
+        return ids[:num_tokens] if keeps == "start" else ids[-num_tokens:]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence; ids beyond the vocabulary have no text."""

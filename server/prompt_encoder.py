@@ -1,0 +1,178 @@
+"""``PromptEncoder``: from what a request says to the token ids of its prompts.
+
+Rendering and tokenizing run in threads: a long prompt must not hold up the streams. What the fields
+of a request say is checked before; how many tokens fit is ``engine.request_limits``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from hookserve.engine.text.bad_words import bad_words_token_ids
+from hookserve.engine.text.chat_template import ChatTemplate, ChatTemplateError
+from hookserve.engine.text.tokenizer import Tokenizer
+
+from .errors import bad_request, cut
+
+T = TypeVar("T")
+NUM_TEXT_THREADS = 2
+MAX_TEXT_CHARS = 2**20
+"""Of a text that may be longer than the context: one that is to be shortened, or only counted."""
+MAX_LIST_TOKENS = 2**18
+"""The same for a list of token ids."""
+
+
+class Shortening(NamedTuple):
+    """That of a longer prompt only so many tokens are kept, and which."""
+
+    num_tokens: int
+    keeps: Literal["start", "end"] = "end"
+
+    def of(self, token_ids: list[int]) -> list[int]:
+        if self.keeps == "start":
+            return token_ids[: self.num_tokens]
+        return token_ids[-self.num_tokens :]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What a prompt is rendered from."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    """Templates write special tokens themselves: others come on top of those."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the template is given besides."""
+    shortening: Shortening | None = None
+
+
+class PromptEncoder:
+    """
+    Args:
+        template: the one that chats are rendered with; ``None``: there is none.
+        max_model_len: what is certain to be longer is refused before it is tokenized.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._max_model_len = max_model_len
+        self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
+
+    async def encode(
+        self,
+        texts: Mapping[str, str],
+        *,
+        add_special_tokens: bool = True,
+        shortening: Shortening | None = None,
+    ) -> dict[str, list[int]]:
+        """Tokenize prompts as they are.
+
+        Args:
+            texts: by their path in the request.
+            add_special_tokens: what the tokenizer's own rule says, such as BOS.
+
+        Raises:
+            ApiError: 400 for a text that cannot fit, found before it is tokenized.
+        """
+        for path, text in texts.items():
+            self._check_length(text, path, is_shortened=shortening is not None)
+
+        def encode(text: str) -> list[int]:
+            if shortening is None:
+                return self._tokenizer.encode(text, add_special_tokens)
+            return self._tokenizer.encode_part(text, *shortening, add_special_tokens)
+
+        return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
+
+    async def encode_chat(self, chat: Chat) -> list[int]:
+        """Render the messages with the model's template and tokenize the result.
+
+        Raises:
+            ApiError: 400 with the template's own complaint, or for a chat that cannot fit.
+        """
+        text = await self._render(chat)
+        self._check_length(text, "messages", is_shortened=chat.shortening is not None)
+        special = chat.add_special_tokens
+        ids = await self._in_thread(lambda: self._tokenizer.encode(text, special))
+        return ids if chat.shortening is None else chat.shortening.of(ids)
+
+    async def _render(self, chat: Chat) -> str:
+        template = self._template
+        if template is None:
+            raise bad_request(
+                "this model has no usable chat template; use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        try:
+            return await self._in_thread(
+                lambda: template.render(
+                    chat.messages,
+                    add_generation_prompt=chat.add_generation_prompt,
+                    continue_final_message=chat.continue_final_message,
+                    **chat.options,
+                )
+            )
+        except ChatTemplateError as error:
+            raise bad_request(
+                f"the chat template refuses these messages: {cut(str(error))}",
+                param="messages",
+                code="chat_template_error",
+            ) from None
+
+    @property
+    def reserved_options(self) -> frozenset[str]:
+        """Names that options of the template may not have."""
+        return self._template.reserved if self._template is not None else frozenset()
+
+    def unread(self, options: Mapping[str, Any]) -> list[str]:
+        """The names of those options that the template does not look at."""
+        known = self._template.variables if self._template is not None else frozenset()
+        return [name for name in options if name not in known]
+
+    async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
+        if not words:
+            return ()
+        return await self._in_thread(lambda: bad_words_token_ids(self._tokenizer, words))
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids, special ones included."""
+        return await self._in_thread(lambda: self._tokenizer.decode(token_ids, False))
+
+    def _check_length(self, text: str, path: str, is_shortened: bool) -> None:
+        if is_shortened:
+            check_text_len(text, path)
+            return
+        at_least = self._tokenizer.min_token_count(text)
+        if at_least > self._max_model_len:
+            raise bad_request(
+                f"{path}: {len(text)} characters are at least {at_least} tokens, more than the "
+                f"model's context of {self._max_model_len} tokens",
+                param=path,
+                code="context_length_exceeded",
+            )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def check_text_len(text: str, path: str) -> None:
+    """Raise the 400 for a text that would take too long to tokenize."""
+    if len(text) > MAX_TEXT_CHARS:
+        raise bad_request(
+            f"{path}: it has {len(text)} characters; {MAX_TEXT_CHARS} are the limit",
+            param=path,
+            code="text_too_long",
+        )
