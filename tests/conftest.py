@@ -31,9 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A run that is told to stop still ends the servers that it started; and one that a shell
-    started in the background, where SIGINT is ignored, tests interrupts all the same."""
+    started in the background, where SIGINT is ignored, tests interrupts all the same. Triton's
+    kernels run in this process by its interpreter, which must be there before Triton is."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    from triton_interpreter import take_up
+
+    take_up()
 
 
 @pytest.fixture(autouse=True)
