@@ -56,7 +56,7 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         host.settings.cache_dir,
         lambda: host.calls.compile_cache_key(vllm_config),
     )
-    vllm_config.compilation_config.ops = choose_ops(vllm_config, host)
+    ops = vllm_config.compilation_config.ops = choose_ops(vllm_config, host)
     said += [
         f"op {claim.name} of {claim.owner}"
         for kind in ("oot_op", "op_provider")
@@ -67,6 +67,10 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
     attention.backend_classes = [
         _resolve("attention_backend", name, AttentionBackend, host) for name in names
     ]
+    ops.backends = {
+        backend: (name, _owner("attention_backend", name, host))
+        for name, backend in zip(names, attention.backend_classes, strict=True)
+    }
     if attention.backend:
         owner = _owner("attention_backend", attention.backend, host)
         said.append(f"attention backend {attention.backend} of {owner}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from hookserve.hookspecs.op_names import FUNCTION_OPS
 from hookserve.hookspecs.report import OpReport
 
 # Every built-in op is registered by the import of its module.
@@ -40,7 +41,7 @@ def choose_ops(vllm_config: VllmConfig, host: Host) -> OpSet:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for op in preferred:
-        if find_op(op) is None:
+        if find_op(op) is None and op not in FUNCTION_OPS:
             logger.warning("--ir-op-priority names '%s', which is no op of the server's", op)
     platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
     return OpSet(

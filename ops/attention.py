@@ -17,6 +17,7 @@ from .context import ModelContext, get_forward_context, get_model_context
 from .custom_op import PluggableLayer
 from .kv_cache_spec import FullAttentionSpec
 from .paged_attention import PagedAttentionBackend
+from .provided_attention import impl_class, take_attention_ops
 
 
 @PluggableLayer.register("attention")
@@ -72,6 +73,7 @@ class Attention(PluggableLayer):
         self.attn_backend = self._choose_backend(
             offered or (PagedAttentionBackend,), context.block_size if context else None
         )
+        self._ops = take_attention_ops(self.attn_backend)
         self.impl = self._make_impl()
         self.kv_cache = torch.empty(0)
         if context is not None:
@@ -96,7 +98,7 @@ class Attention(PluggableLayer):
         )
 
     def _make_impl(self) -> AttentionImpl:
-        return self.attn_backend.get_impl_cls()(
+        return impl_class(self.attn_backend, self._ops)(
             self.num_heads,
             self.head_size,
             self.scale,
@@ -170,6 +172,8 @@ class Attention(PluggableLayer):
         metadata = get_forward_context().attn_metadata
         if metadata is None:
             return torch.zeros_like(query, memory_format=torch.contiguous_format)
+        if self._ops is not None:
+            self._ops.note_call(metadata)
         impl = self.impl
         query = query.view(-1, self.num_heads, self.head_size)
         key = key.view(-1, self.num_kv_heads, self.head_size)

@@ -47,6 +47,7 @@ class CompiledAttentionImpl(PagedAttentionImpl):
     """Writes to the cache and decodes by ``CpuKernels``."""
 
     keeps_copies = False
+    can_be_provided = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,18 +28,23 @@ from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.current_host import describe_patch
 from hookserve.hookspecs.errors import describe_error, did_you_mean
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.op_names import registered_of
+from hookserve.hookspecs.op_names import FUNCTION_OPS, registered_of
 from hookserve.hookspecs.targets import import_target
 
 from .custom_op import CustomOp, Replaceable, check_replacement, find_op, names_of
+from .op_function import OpFunction
 from .op_rule import CALLED, METHODS, Decision, Override, decide, is_on_by_default, named
 from .op_table import OpRow
+from .paged_attention import AS_WRITTEN as ATTENTION_AS_WRITTEN
+
+if TYPE_CHECKING:
+    from .attention_backend import AttentionBackend
 
 logger = logging.getLogger(__name__)
 
 NOBODY = "hookserve"
 TORCH = "torch"
-"""The provider that every op has: its own ``forward_native``."""
+"""The provider that every op has: its own ``forward_native``, or what its caller computes."""
 
 
 @dataclass(slots=True)
@@ -86,6 +91,9 @@ class OpSet:
         self.config = config
         self._overrides, self._providers = overrides, providers
         self._choices: dict[type[Replaceable], OpChoice] = {}
+        self._functions: dict[str | tuple[str, type], OpFunction] = {}
+        self.backends: dict[type, tuple[str, str]] = {}
+        """Of attention backends the name and the owner, for the table; the engine's to fill."""
 
     # -- what layers ask --------------------------------------------------------------------------
 
@@ -120,6 +128,46 @@ class OpSet:
             return is_on_by_default(self.custom_ops, compiles=self.compiles)
         return choice.decision.enabled
 
+    def function(self, op: str) -> OpFunction:
+        """What computes an op that is no class; chosen where it is first asked for.
+
+        Raises:
+            PluginError, UnknownNameError: as ``choice``.
+        """
+        held = self._functions.get(op)
+        if held is None:
+            row = OpRow(op, "", TORCH, NOBODY, "nobody provides it")
+            held = self._functions[op] = OpFunction(row, self._provide(row))
+            logger.debug("op %s: %s of %s: %s", op, row.implementation, row.owner, row.reason)
+        return held
+
+    def attention_function(
+        self, op: str, backend: type[AttentionBackend], obstacle: str | None
+    ) -> OpFunction:
+        """What computes an op of attention in the layers of a backend: a provider, or the backend.
+
+        Args:
+            obstacle: why no provider can take its place; ``None``: one can.
+
+        Raises:
+            PluginError, UnknownNameError: as ``choice``.
+            ValueError: the operator names providers, and none can be used.
+        """
+        held = self._functions.get((op, backend))
+        if held is None:
+            name, owner = self.backends.get(backend, (backend.get_name(), NOBODY))
+            row = OpRow(op, "", name, owner, "the attention backend of the layers")
+            wanted = [each for each in self.preferred.get(op, ()) if each != TORCH]
+            if obstacle and wanted:
+                asked = f"{op} ({', '.join(wanted)})"
+                raise ValueError(f"--ir-op-priority names providers of {asked}, but {obstacle}")
+            held = self._functions[op, backend] = OpFunction(row, None)
+            if obstacle is None:
+                held.provided = self._provide(row)
+            elif any(_is_of(claim, op) for claim in self._providers.claims()):
+                row.reason = f"{row.reason}; {obstacle}"
+        return held
+
     def _choice_of(self, op_class: type) -> OpChoice | None:
         found = (self.choice(each) for each in op_class.__mro__ if issubclass(each, Replaceable))
         return next((choice for choice in found if choice is not None), None)
@@ -128,7 +176,8 @@ class OpSet:
 
     def rows(self) -> list[OpRow]:
         """The table: what was built, in the order in which it was first needed."""
-        return [choice.row for choice in self._choices.values()]
+        choices = [*self._choices.values(), *self._functions.values()]
+        return [choice.row for choice in choices]
 
     def loose_ends(self) -> Iterator[str]:
         """A line for each name and each override that nothing came of, once the model is built."""
@@ -141,6 +190,11 @@ class OpSet:
             if claim.name not in built:
                 near = "" if find_op(claim.name) else did_you_mean(claim.name, known)
                 yield f"{claim.owner} overrides {claim.name}, which the model does not build{near}"
+        known += FUNCTION_OPS
+        for claim in self._providers.claims():
+            op = claim.declaration.op
+            if op not in known:
+                yield f"{claim.owner} provides {op}, which is no op{did_you_mean(op, known)}"
 
     def heed_late_patches(self, layers: Iterable[object]) -> None:
         """Let the layers of a model go by their own methods where those were patched after the
@@ -153,6 +207,10 @@ class OpSet:
         for layer in layers:
             if isinstance(layer, CustomOp) and type(layer) in late:
                 layer._method = late[type(layer)]
+        patched = ATTENTION_AS_WRITTEN.replaced()
+        for key, function in self._functions.items():
+            if patched and isinstance(key, tuple) and function.row.op not in self.preferred:
+                _let_go(function, describe_patch(patched))
 
     # -- choosing ---------------------------------------------------------------------------------
 
@@ -189,7 +247,7 @@ class OpSet:
                     "plain path for %s because %s overrides %s", row.op, row.owner, row.class_name
                 )
         elif decision.enabled and issubclass(op_class, CustomOp):
-            self._provide(choice)
+            choice.provided = self._provide(row)
             self._heed_patch(op_class, choice)
         logger.debug("op %s: %s of %s: %s", names, row.implementation, row.owner, row.reason)
         return choice
@@ -227,9 +285,9 @@ class OpSet:
 
     # -- providers --------------------------------------------------------------------------------
 
-    def _provide(self, choice: OpChoice) -> None:
-        """Fill in what provides the op, if it is not torch."""
-        op, row = choice.row.op, choice.row
+    def _provide(self, row: OpRow) -> Any:
+        """What provides the op of the row, which is told of it; ``None``: torch."""
+        op, chosen = row.op, None
         given = [claim for claim in self._providers.claims() if _is_of(claim, op)]
         wanted = self.preferred.get(op)
         passed_over: list[str] = []
@@ -238,9 +296,8 @@ class OpSet:
             if claim is None:
                 row.reason = "named by the operator"
                 break
-            provided = self._try(claim, passed_over, must_work=bool(wanted))
-            if provided is not None:
-                choice.provided = provided
+            chosen = self._try(claim, passed_over, must_work=bool(wanted))
+            if chosen is not None:
                 row.implementation, row.owner = claim.declaration.name, claim.owner
                 row.reason = "named by the operator" if wanted else "the first that works"
                 break
@@ -253,6 +310,7 @@ class OpSet:
                 )
         if passed_over:
             row.reason = f"{row.reason}; {'; '.join(passed_over)}"
+        return chosen
 
     def _heed_patch(self, op_class: type[Replaceable], choice: OpChoice) -> bool:
         """Have no provider pass over a patch of the op's own methods, unless the operator wants it
@@ -307,6 +365,14 @@ class OpSet:
 
     def _kind(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
+
+
+def _let_go(function: OpFunction, why: str) -> None:
+    """Have the layers compute it by themselves."""
+    if function.provided is not None:
+        logger.info("plain path for %s because %s", function.row.op, why)
+        function.provided = None
+        function.row.implementation, function.row.owner, function.row.reason = TORCH, NOBODY, why
 
 
 def _is_of(claim: Claim, op: str) -> bool:

@@ -22,6 +22,7 @@ from hookserve.hookspecs.current_host import describe_patch
 
 from .context import get_tp_group
 from .custom_op import PluggableLayer
+from .op_function import OpFunction, take_op
 from .packed_linear import can_pack, pack, packed_linear
 from .parameter import copy_weight, note_part, set_weight_attrs
 
@@ -50,10 +51,12 @@ class LinearMethodBase(QuantizeMethodBase):
 
 
 class UnquantizedLinearMethod(LinearMethodBase):
-    """Weights in the model's dtype, packed for the CPU where that works."""
+    """Weights in the model's dtype, packed for the CPU where that works. They are multiplied by the
+    op ``linear``, by whoever provides it."""
 
     as_written: ClassVar[AsWritten]
     """Of a class whose own ``apply`` reads packed weights."""
+    op: OpFunction | None = None
 
     def create_weights(
         self,
@@ -66,6 +69,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
         **extra_weight_attrs: Any,
     ) -> None:
         """Register ``weight: [sum(output_partition_sizes), input_size_per_partition]``."""
+        self.op = take_op("linear")
         shape = (sum(output_partition_sizes), input_size_per_partition)
         weight = nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
         set_weight_attrs(weight, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
@@ -76,7 +80,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
         ``layer.weight.to_dense()`` gives the plain weight, so that no second copy is kept."""
         weight = layer.weight
         assert isinstance(weight, nn.Parameter)
-        if should_pack(self, weight):
+        if should_pack(self, weight, self.op):
             packed = nn.Parameter(pack(weight), requires_grad=False)
             layer.weight = packed
             layer.packed_weight = packed.detach()
@@ -85,25 +89,44 @@ class UnquantizedLinearMethod(LinearMethodBase):
         self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """``x: [..., in]`` to ``[..., out]``."""
-        packed = layer.__dict__.get("packed_weight")
-        if packed is None:
-            return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
-        return packed_linear(x, packed, bias)
+        return multiply(self.op, layer, x, bias)
 
 
 UnquantizedLinearMethod.as_written = AsWritten(UnquantizedLinearMethod)
 
 
-def should_pack(method: object, weight: torch.Tensor) -> bool:
+def multiply(
+    op: OpFunction | None, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """``x`` by a layer's weight, as the op's provider or torch does it.
+
+    Args:
+        op: ``linear`` or ``logits``; ``None``: torch.
+    """
+    if op is not None:
+        op.row.calls += 1
+        if op.provided is not None:
+            answer: torch.Tensor = op.provided(x, layer.weight, bias)
+            if answer is not NotImplemented:
+                return answer
+    packed = layer.__dict__.get("packed_weight")
+    if packed is None:
+        return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
+    return packed_linear(x, packed, bias)
+
+
+def should_pack(method: object, weight: torch.Tensor, op: OpFunction | None = None) -> bool:
     """Whether to pack a layer's weight; the choice is logged once with its reason.
 
-    A subclass or a patch that computes the layer itself reads ``layer.weight``, so the plain
-    weight is then left in place.
+    A provider, a subclass or a patch that computes the layer itself reads ``layer.weight``, so the
+    plain weight is then left in place.
     """
     if weight.device.type != "cpu" or weight.is_mkldnn:
         return False
     able, reason = can_pack(weight.dtype)
     reader = _plain_reader(type(method))
+    if op is not None and op.provided is not None:
+        reader = f"'{op.row.implementation}' of {op.row.owner} provides {op.row.op}"
     if reader is not None:
         able, reason = False, reader
     _log_once("packed" if able else "plain", reason)

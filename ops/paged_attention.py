@@ -73,6 +73,9 @@ class PagedAttentionImpl(AttentionImpl):
     writes_output = False
     keeps_copies: ClassVar[bool] = True
     """Whether decoding keeps gathered copies from step to step."""
+    can_be_provided: ClassVar[bool] = True
+    """Whether providers of the ops of attention may take the place of this class's own functions; a
+    subclass states it for itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

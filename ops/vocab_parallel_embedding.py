@@ -13,17 +13,21 @@ from hookserve.hookspecs.as_written import AsWritten
 
 from .context import get_tp_group
 from .custom_op import PluggableLayer
-from .linear import QuantizeMethodBase, should_pack
-from .packed_linear import pack, packed_linear
+from .linear import QuantizeMethodBase, multiply, should_pack
+from .op_function import OpFunction, take_op
+from .packed_linear import pack
 from .parameter import copy_weight, set_weight_attrs
 
 DEFAULT_VOCAB_PADDING_SIZE = 64
 
 
 class UnquantizedEmbeddingMethod(QuantizeMethodBase):
-    """Plain rows to look up; a head's weight is packed beside them where that works."""
+    """Plain rows to look up; a head's weight is packed beside them where that works. Rows are
+    looked up by the op ``embedding`` and scored by the op ``logits``, by whoever provides them."""
 
     as_written: ClassVar[AsWritten]
+    embedding_op: OpFunction | None = None
+    logits_op: OpFunction | None = None
 
     def create_weights(
         self,
@@ -36,6 +40,10 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         **extra_weight_attrs: Any,
     ) -> None:
         """Register ``weight: [vocabulary of this rank, hidden]``."""
+        if isinstance(layer, ParallelLMHead):
+            self.logits_op = take_op("logits")
+        else:
+            self.embedding_op = take_op("embedding")
         shape = (sum(output_partition_sizes), input_size_per_partition)
         weight = nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
         set_weight_attrs(weight, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
@@ -45,7 +53,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         """Pack a head. A tied head keeps the plain weight too: its rows are looked up."""
         weight = layer.weight
         assert isinstance(weight, nn.Parameter)
-        if not isinstance(layer, ParallelLMHead) or not should_pack(self, weight):
+        if not isinstance(layer, ParallelLMHead) or not should_pack(self, weight, self.logits_op):
             return
         packed = pack(weight)
         layer.packed_weight = packed
@@ -56,13 +64,17 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Scores ``x: [rows, hidden]`` against the rows: ``[rows, vocabulary of this rank]``."""
-        packed = layer.__dict__.get("packed_weight")
-        if packed is None:
-            return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
-        return packed_linear(x, packed, bias)
+        return multiply(self.logits_op, layer, x, bias)
 
     def embedding(self, layer: nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """Rows for ``input_: [tokens]``: ``[tokens, hidden]``."""
+        op = self.embedding_op
+        if op is not None:
+            op.row.calls += 1
+            if op.provided is not None:
+                answer: torch.Tensor = op.provided(input_, layer.weight)
+                if answer is not NotImplemented:
+                    return answer
         return F.embedding(input_, layer.weight)  # type: ignore[arg-type]
 
     def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:

@@ -122,7 +122,7 @@ def test_every_worker_has_a_plugins_ops_as_long_as_it_has_the_plugin(
     again, (restored,) = _one_table(run(tiny_llama))
     assert again == tokens
     assert implementations(restored) == implementations(plain)
-    assert {owner for _, owner in implementations(plain).values()} == {"hookserve"}
+    assert all(owner.startswith("hookserve") for _, owner in implementations(plain).values())
     switched_off = {"custom_ops": ["none", "+RMSNorm", "+logits_processor"]}
     got, (table,) = _one_table(run(tiny_llama, [str(plugin)], compilation_config=switched_off))
     assert got == tokens

@@ -92,6 +92,7 @@ def test_a_subclass_is_built_in_the_place_of_its_op_and_of_no_other(name: str) -
         "gemma_rms_norm": ("torch", "hookserve", 1, 0),
         "replicated_linear": (f"{__name__}:MyLinear", "dist:hookserve:me", 1, 1),
         "column_parallel_linear": ("torch", "hookserve", 1, 0),
+        "linear": ("torch", "hookserve", 2, 1),
     }
     assert type(RMSNorm(4)) is RMSNorm, "outside of a model nothing is replaced"
 
