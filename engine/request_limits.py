@@ -105,6 +105,11 @@ class ContextLimits:
         )
 
     @property
+    def most_logprobs(self) -> int:
+        """Likeliest tokens that a position may show."""
+        return self.vocab_size if self.max_logprobs == -1 else self.max_logprobs
+
+    @property
     def capacity(self) -> int:
         """Tokens of one request, prompt and output together."""
         return min(self.max_model_len, self.kv_capacity)
@@ -179,7 +184,7 @@ class ContextLimits:
         if asked is None:
             return None
         wanted = self.vocab_size if asked == -1 else asked
-        limit = self.vocab_size if self.max_logprobs == -1 else self.max_logprobs
+        limit = self.most_logprobs
         if wanted > limit:
             raise InvalidRequestError(
                 f"{path}: {asked} asks for {wanted} log-probabilities a token; {limit} are the "

@@ -222,6 +222,8 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "POST /v1/completions",
                 "GET /v1/models",
                 "GET /v1/models/{model}",
+                "POST /tokenize",
+                "POST /detokenize",
                 "GET /livez",
                 "GET /readyz",
                 "GET /health",

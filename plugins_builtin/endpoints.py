@@ -14,6 +14,7 @@ def endpoint() -> list[Endpoint]:
         Endpoint("metrics", "hookserve.server.operations:MetricsEndpoint"),
         Endpoint("plugins", "hookserve.server.operations:PluginsEndpoint"),
         Endpoint("models", "hookserve.server.openai_models:ModelsEndpoint"),
+        Endpoint("tokenize", "hookserve.server.tokenize_routes:TokenizeEndpoint"),
         Endpoint(
             "completions",
             "hookserve.server.openai_completions:CompletionsEndpoint",

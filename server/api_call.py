@@ -26,7 +26,7 @@ from hookserve.hookspecs.errors import exc_info_of
 from .errors import ApiError, bad_request, engine_failure, plugin_failure, refused
 from .openai_request import MAX_BYTES_ON_LOOP, UNUSED_HEADER, read_request, serving_of
 from .processor_questions import FIELD
-from .request_context import head_of, principal_of, request_id_of
+from .request_context import head_of, principal_of, rename, request_id_of
 from .response_filter import ResponseFilter
 from .sampling import sampling_params
 from .serving import Serving
@@ -71,6 +71,8 @@ class ApiCall:
     ) -> None:
         self.serving = serving_of(request)
         self.route = route
+        if wanted.request_id is not None:
+            rename(request.scope, wanted.request_id)
         self.request_id = request_id_of(request.scope)
         self.principal: Principal | None = principal_of(request.scope)
         self.headers: dict[str, str] = {}

@@ -17,7 +17,7 @@ from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
 from .prompt_encoder import Chat
-from .prompts import read_chat
+from .prompts import read_chat, unused_options
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_chat import ChatRequest
@@ -34,7 +34,7 @@ class ChatCompletionsEndpoint:
             serving, wanted, checked = call.serving, call.wanted, call.checked
             limits = serving.limits
             prompt = await self.render_chat_request(serving, checked.prompt)
-            call.note_unused(_unused_options(serving, wanted, checked.prompt))
+            call.note_unused(unused_options(wanted, serving.prompts.unread(checked.prompt.options)))
             limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
             params = sampling_params(
                 wanted,
@@ -73,15 +73,6 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     check_choices(wanted, 1, None)
     chat = read_chat(wanted, serving.limits, serving.prompts.reserved_options)
     return Checked(model, chat, options, num_logprobs, num_top)
-
-
-def _unused_options(serving: Serving, wanted: ChatRequest, chat: Chat) -> list[str]:
-    """The fields that the template does not look at."""
-    given = wanted.chat_template_kwargs or {}
-    return [
-        f"chat_template_kwargs.{name}" if name in given else name
-        for name in serving.prompts.unread(chat.options)
-    ]
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:

@@ -1,4 +1,5 @@
-"""``GET /v1/models`` and ``/v1/models/{id}``: the names under which the model is served."""
+"""``GET /v1/models`` and ``/v1/models/{id}``: the names under which the model is served, and what a
+request may have at most."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from . import limits, prompt_encoder, sampling, wire_common
 from .openai_request import serving_of
 from .serving import Serving
 
@@ -41,6 +43,34 @@ def _card(serving: Serving, name: str) -> dict[str, Any]:
         "root": serving.model_names[0],
         "parent": None,
         "max_model_len": serving.engine_config.model.max_model_len,
+        "limits": _limits(serving),
+    }
+
+
+def _limits(serving: Serving) -> dict[str, int]:
+    """What is refused beyond; ``docs/api.md`` says of what each is the limit."""
+    context = serving.limits
+    return {
+        "tokens": context.capacity,
+        "body_bytes": limits.MAX_JSON_BYTES,
+        "body_objects": limits.MAX_JSON_PARTS,
+        "body_texts": limits.MAX_JSON_TEXTS,
+        "prompts": limits.MAX_PROMPTS,
+        "messages": limits.MAX_MESSAGES,
+        "text_characters": prompt_encoder.MAX_TEXT_CHARS,
+        "n": wire_common.MAX_CHOICES,
+        "sequences": sampling.MAX_SEQUENCES,
+        "stop": wire_common.MAX_STOP_STRINGS,
+        "stop_characters": wire_common.MAX_STOP_LEN,
+        "stop_token_ids": wire_common.MAX_STOP_IDS,
+        "logit_bias": wire_common.MAX_BIASED_TOKENS,
+        "allowed_token_ids": wire_common.MAX_ALLOWED_TOKENS,
+        "bad_words": wire_common.MAX_BAD_WORDS,
+        "bad_word_characters": wire_common.MAX_BAD_WORD_LEN,
+        "logprobs": context.most_logprobs,
+        "cache_salt_characters": wire_common.MAX_SALT_LEN,
+        "vllm_xargs_bytes": wire_common.MAX_XARGS_BYTES,
+        "chat_template_kwargs": wire_common.MAX_TEMPLATE_OPTIONS,
     }
 
 

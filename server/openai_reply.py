@@ -72,7 +72,7 @@ class Reply(abc.ABC):
     def head(self, prefix: str, kind: str) -> dict[str, Any]:
         """What a whole reply and each event of a stream begin with."""
         return {
-            "id": reply_id(prefix),
+            "id": reply_id(prefix, self._call.wanted.request_id),
             "object": kind,
             "created": int(time.time()),
             "model": self.generation.model,

@@ -47,6 +47,10 @@ def serving_of(request: Request) -> Serving:
     return serving
 
 
-def reply_id(prefix: str) -> str:
-    """``cmpl-…`` or ``chatcmpl-…``; never taken from the client."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+def reply_id(prefix: str, name: str | None) -> str:
+    """``cmpl-…`` or ``chatcmpl-…``.
+
+    Args:
+        name: the client's own; nothing is found by it, so two requests may have the same.
+    """
+    return f"{prefix}-{name or secrets.token_hex(16)}"

@@ -84,7 +84,7 @@ class PromptEncoder:
             ApiError: 400 for a text that cannot fit, found before it is tokenized.
         """
         for path, text in texts.items():
-            self._check_length(text, path, is_shortened=shortening is not None)
+            self._check_length(text, path, may_be_longer=shortening is not None)
 
         def encode(text: str) -> list[int]:
             if shortening is None:
@@ -93,14 +93,27 @@ class PromptEncoder:
 
         return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
 
-    async def encode_chat(self, chat: Chat) -> list[int]:
+    async def count(self, text: str, add_special_tokens: bool) -> list[int]:
+        """The tokens of a text that may be longer than the context.
+
+        Raises:
+            ApiError: 400 for one that would take too long.
+        """
+        self._check_length(text, "prompt", may_be_longer=True)
+        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens))
+
+    async def encode_chat(self, chat: Chat, is_counted: bool = False) -> list[int]:
         """Render the messages with the model's template and tokenize the result.
+
+        Args:
+            is_counted: nothing is generated, so it may be longer than the context.
 
         Raises:
             ApiError: 400 with the template's own complaint, or for a chat that cannot fit.
         """
         text = await self._render(chat)
-        self._check_length(text, "messages", is_shortened=chat.shortening is not None)
+        may_be_longer = is_counted or chat.shortening is not None
+        self._check_length(text, "messages", may_be_longer=may_be_longer)
         special = chat.add_special_tokens
         ids = await self._in_thread(lambda: self._tokenizer.encode(text, special))
         return ids if chat.shortening is None else chat.shortening.of(ids)
@@ -144,13 +157,17 @@ class PromptEncoder:
             return ()
         return await self._in_thread(lambda: bad_words_token_ids(self._tokenizer, words))
 
+    async def spell(self, token_ids: list[int]) -> list[str | None]:
+        """How the vocabulary writes each token."""
+        return await self._in_thread(lambda: [*map(self._tokenizer.id_to_token, token_ids)])
+
     async def decode(self, token_ids: list[int]) -> str:
         """The text of token ids, special ones included."""
         return await self._in_thread(lambda: self._tokenizer.decode(token_ids, False))
 
-    def _check_length(self, text: str, path: str, is_shortened: bool) -> None:
-        if is_shortened:
-            check_text_len(text, path)
+    def _check_length(self, text: str, path: str, may_be_longer: bool) -> None:
+        if may_be_longer:
+            _check_num_chars(text, path)
             return
         at_least = self._tokenizer.min_token_count(text)
         if at_least > self._max_model_len:
@@ -168,7 +185,7 @@ class PromptEncoder:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def check_text_len(text: str, path: str) -> None:
+def _check_num_chars(text: str, path: str) -> None:
     """Raise the 400 for a text that would take too long to tokenize."""
     if len(text) > MAX_TEXT_CHARS:
         raise bad_request(

@@ -3,7 +3,7 @@ anything is tokenized (``prompt_encoder``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -175,13 +175,23 @@ def read_chat(wanted: ChatRequest, limits: ContextLimits, reserved: frozenset[st
 
 def _template_options(wanted: ChatRequest, reserved: frozenset[str]) -> dict[str, Any]:
     given = wanted.chat_template_kwargs or {}
-    check_template_options(given, reserved)
+    _check_template_options(given, reserved)
     if wanted.reasoning_effort is None:
         return dict(given)
     return {"reasoning_effort": wanted.reasoning_effort, **given}
 
 
-def check_template_options(given: Mapping[str, Any], reserved: frozenset[str]) -> None:
+def unused_options(wanted: ChatRequest, unread: Iterable[str]) -> list[str]:
+    """The fields that say what the template does not look at.
+
+    Args:
+        unread: names of options.
+    """
+    given = wanted.chat_template_kwargs or {}
+    return [f"chat_template_kwargs.{name}" if name in given else name for name in unread]
+
+
+def _check_template_options(given: Mapping[str, Any], reserved: frozenset[str]) -> None:
     """Raise the 400 for options that a template cannot be given."""
     if len(given) > MAX_TEMPLATE_OPTIONS:
         raise _wrong_options(f"{len(given)} names; {MAX_TEMPLATE_OPTIONS} are the limit")

@@ -23,6 +23,11 @@ def begin(scope: Scope, request_id: str) -> None:
     state["principal"] = None
 
 
+def rename(scope: Scope, request_id: str) -> None:
+    """Give the request the id that its client named in the body."""
+    _state(scope)["request_id"] = request_id
+
+
 def set_sender(scope: Scope, principal: Principal | None, grants: Set[request_types.Scope]) -> None:
     """Note who sends the request and which scopes that gives it. Without this word it has none."""
     state = _state(scope)

@@ -17,7 +17,7 @@ from hookserve.hookspecs.notify_loop import caught
 
 from .errors import ReplyCutShort, internal_error
 from .health import Health
-from .request_context import begin, route_path
+from .request_context import begin, request_id_of, route_path
 
 logger = logging.getLogger("hookserve.server.request")
 
@@ -39,16 +39,15 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        begin(scope, request_id)
-        header = (b"x-request-id", request_id.encode("ascii"))
+        begin(scope, _request_id(scope))
         is_started = False
 
         async def send_with_id(message: Message) -> None:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                message["headers"] = [*message.get("headers", ()), header]
+                name = request_id_of(scope).encode("ascii")
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
             await send(message)
 
         refusal = self._refusal(scope)
@@ -62,6 +61,7 @@ class RequestGuard:
         except ClientDisconnect:
             return  # in the middle of its own request: there is nobody to answer
         except caught():
+            request_id = request_id_of(scope)
             logger.exception("request %s failed: %s %r", request_id, scope["method"], scope["path"])
             if is_started:
                 raise ReplyCutShort from None

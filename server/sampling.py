@@ -14,7 +14,13 @@ from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.sampling_rules import RULE_OF, SamplingParamsError
 
 from .errors import bad_request, cut
-from .wire_common import MAX_STOP_STRINGS, MAX_XARGS_BYTES, SamplingFields, StreamOptions
+from .wire_common import (
+    MAX_STOP_LEN,
+    MAX_STOP_STRINGS,
+    MAX_XARGS_BYTES,
+    SamplingFields,
+    StreamOptions,
+)
 
 MAX_BIAS = 100
 MAX_SEQUENCES = 1024
@@ -92,9 +98,11 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
             code="invalid_value",
         )
     for i, text in enumerate(strings):
-        if not text:
-            path = "stop" if isinstance(stop, str) else f"stop[{i}]"
-            raise bad_request(f"{path}: the text is empty", param=path, code="invalid_value")
+        if 0 < len(text) <= MAX_STOP_LEN:
+            continue
+        path = "stop" if isinstance(stop, str) else f"stop[{i}]"
+        wrong = f"{len(text)} characters; {MAX_STOP_LEN} are the limit" if text else "it is empty"
+        raise bad_request(f"{path}: {wrong}", param=path, code="invalid_value")
     return tuple(dict.fromkeys(strings))
 
 

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_LEN = 1024
+"""Characters."""
+MAX_STOP_IDS = 1024
 MAX_CHOICES = 128
 """Most sequences for one prompt: of ``n``, and of ``best_of``."""
 MAX_BIASED_TOKENS = 300
@@ -32,7 +35,7 @@ TopK = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 MaxTokens = Annotated[int, msgspec.Meta(ge=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
-StopTokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=1024)]
+StopTokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_IDS)]
 NumChoices = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)]
 MinP = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 RepetitionPenalty = Annotated[float, msgspec.Meta(ge=0.001, le=1000.0)]
@@ -51,6 +54,8 @@ NumLogprobs = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 TruncatePromptTokens = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 CacheSalt = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_LEN)]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]{1,128}\Z")]
+"""What may stand in a header, without spaces."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +95,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     priority: Priority | None = None
     cache_salt: CacheSalt | None = None
+    request_id: RequestId | None = None
+    """In the place of the header ``X-Request-Id``, and a part of the reply's ``id``."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -110,7 +117,6 @@ NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
     "echo": (False,),
-    "request_id": (),
     "session_id": (),
     "return_token_offsets": (False,),
     "return_prompt_text": (False,),

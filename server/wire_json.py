@@ -25,6 +25,7 @@ UNUSED_FIELDS = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
+        "prediction",
     }
 )
 """Fields of the OpenAI API that mean nothing on one's own server. They are accepted, and named in
@@ -34,6 +35,10 @@ _RAW_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder
     dict[str, msgspec.Raw]
 )
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+_NO_INT = re.compile(r"Expected `int[^`]*`, got `float`")
+_MAX_WHOLE = 2**53
+"""Up to here every whole number is a float as well."""
 
 
 class RequestDecoder:
@@ -62,7 +67,7 @@ class RequestDecoder:
             text_is_utf8(body)
             raw = _RAW_FIELDS.decode(body)
             unused = self._check_names(raw)
-            return self._decoder.decode(body), unused
+            return self._decode_fields(body, raw), unused
         except RecursionError:
             raise bad_request("the body is nested too deeply", code="invalid_json") from None
         except msgspec.ValidationError as error:
@@ -71,6 +76,14 @@ class RequestDecoder:
             raise bad_request(
                 f"the body is not valid JSON: {cut(str(error))}", code="invalid_json"
             ) from None
+
+    def _decode_fields(self, body: bytes, raw: Mapping[str, msgspec.Raw]) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            if not _NO_INT.match(str(error)):
+                raise
+        return self._decoder.decode(msgspec.json.encode(_with_whole_numbers(raw)))
 
     def _check_names(self, raw: Mapping[str, msgspec.Raw]) -> list[str]:
         unused = []
@@ -115,6 +128,17 @@ def text_is_utf8(body: bytes) -> None:
         ) from None
 
 
+def _with_whole_numbers(raw: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    """The fields with 5 for 5.0, which is the same number: some languages write no other."""
+    whole: dict[str, Any] = dict(raw)
+    for name, value in raw.items():
+        if bytes(value)[:1] in b"-0123456789":
+            number = msgspec.json.decode(value)
+            if isinstance(number, float) and number.is_integer() and abs(number) <= _MAX_WHOLE:
+                whole[name] = int(number)
+    return whole
+
+
 def _same(value: Any, other: Any) -> bool:
     """Equality in which ``false`` is not 0 (as it is in Python) but 1.0 is 1."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
@@ -126,6 +150,12 @@ def _invalid_field(message: str, body: bytes) -> ApiError:
         return bad_request(cut(message), code="invalid_type")
     path = match["path"].removesuffix("[...]")  # msgspec does not say which key of an object
     reason = message[: match.start()]
+    field = _FIELD.match(reason)
+    if field is not None:
+        path = f"{path}.{cut(field['name'])}"
+        if "missing" in field[0]:
+            return bad_request(f"{path}: it is required", param=path, code="missing_field")
+        return bad_request(f"{path}: unknown field", param=path, code="unknown_field")
     given = _value_at(body, path)
     return bad_request(f"{path}: {reason}{given}", param=path, code="invalid_value")
 

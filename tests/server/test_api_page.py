@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookserve.engine import request_limits
-from hookserve.server import sampling, wire_common
+from hookserve.server import limits, prompt_encoder, sampling, wire_common
 from hookserve.server.wire_chat import ChatRequest
 from hookserve.server.wire_completions import CompletionRequest
 from hookserve.server.wire_json import UNUSED_FIELDS
@@ -30,6 +30,20 @@ def test_every_field_that_is_accepted_without_effect_is_named(page: str) -> None
     assert set(re.findall(r"`([a-z_]+)`", sentence)) == UNUSED_FIELDS
 
 
+def test_every_limit_of_a_model_is_explained(page: str) -> None:
+    (table,) = re.findall(r"## Limits\n(.*?)\n## ", page, re.DOTALL)
+    first_column = "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))
+    assert re.findall(r"`([a-z_]+)`", first_column) == LIMITS
+
+
+LIMITS = [
+    *("tokens", "body_bytes", "body_objects", "body_texts", "prompts", "messages"),
+    *("text_characters", "n", "sequences", "stop", "stop_characters", "stop_token_ids"),
+    *("logit_bias", "allowed_token_ids", "bad_words", "bad_word_characters", "logprobs"),
+    *("cache_salt_characters", "vllm_xargs_bytes", "chat_template_kwargs"),
+]
+
+
 @pytest.mark.parametrize(
     ("pattern", "limit"),
     [
@@ -41,6 +55,13 @@ def test_every_field_that_is_accepted_without_effect_is_named(page: str) -> None
         (r"`bad_words` .*, (\d+) at most", wire_common.MAX_BAD_WORDS),
         (r"`bad_words` .* of (\d+) characters", wire_common.MAX_BAD_WORD_LEN),
         (r"`stop` .* of (\d+) at most", wire_common.MAX_STOP_STRINGS),
+        (r"`stop` .* of (\d+) characters", wire_common.MAX_STOP_LEN),
+        (r"`stop_token_ids` .*, (\d+) at most", wire_common.MAX_STOP_IDS),
+        (r"list of either, (\d+) at", limits.MAX_PROMPTS),
+        (r"`messages` are (\d+) at", limits.MAX_MESSAGES),
+        (r"has (\d+) characters at most, or", prompt_encoder.MAX_TEXT_CHARS),
+        (r"at most, or (\d+) tokens", prompt_encoder.MAX_LIST_TOKENS),
+        (r"variables of the template, (\d+) at most", wire_common.MAX_TEMPLATE_OPTIONS),
         (r"by (\d+) log-probabilities", request_limits.MAX_STEP_LOGPROBS),
         (r"`cache_salt` .* (\d+) characters", wire_common.MAX_SALT_LEN),
     ],

@@ -39,11 +39,14 @@ BEARER = {
 KNOWN = ("inference", "small letters", "admin")
 COMPLETION = json.dumps({"prompt": "a"})
 CHAT = json.dumps({"messages": [{"role": "user", "content": "a"}]})
+TOKENS = json.dumps({"tokens": [97]})
 
 # Method, target, body, and what each gets who is known: without the scope admin, and with it.
 MATRIX: list[tuple[str, str, str, int, int]] = [
     ("POST", "/v1/completions", COMPLETION, 200, 200),
     ("POST", "/v1/chat/completions", CHAT, 200, 200),
+    ("POST", "/tokenize", COMPLETION, 200, 200),
+    ("POST", "/detokenize", TOKENS, 200, 200),
     ("GET", "/v1/models", "", 200, 200),
     ("GET", "/v1/models/{model:path}", "", 404, 404),
     ("GET", "/version", "", 200, 200),

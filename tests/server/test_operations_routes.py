@@ -125,6 +125,7 @@ def test_models(serve_script: Any) -> None:
         assert one.json() == listed["data"][1]
         assert one.json()["object"] == "model"
         assert one.json()["max_model_len"] == 128
+        assert one.json()["limits"]["tokens"] == 128
         assert none.status_code == 404
         assert none.json()["error"]["code"] == "model_not_found"
 
