@@ -8,11 +8,14 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
 from hookserve.hookspecs.current_host import describe_patch
 from hookserve.hookspecs.errors import PluginError
 from hookserve.ops.attention_backend import AttentionBackend
 from hookserve.ops.paged_attention import AS_WRITTEN
 from hookserve.ops.quantization import QuantizationConfig
+from hookserve.ops.triton.availability import why_not
 
 from .errors import ConfigError
 from .hf_configs import make_hf_config
@@ -30,8 +33,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_BUILT_IN = ("compiled", "paged")
-"""Attention backends, the faster one first."""
+_PLAIN = "paged"
+"""The attention backend of every device."""
 
 
 def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
@@ -82,21 +85,35 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
 
 
 def _own_backends(vllm_config: VllmConfig, host: Host) -> list[str]:
-    """Without a name the faster built-in one, in the layers that it takes, and the plain one; that
-    alone where a plugin has changed or replaced it."""
-    fast, plain = (host.registry("attention_backend").get(name) for name in _BUILT_IN)
+    """Without a name the built-in one that is made for the device, in the layers that it takes, and
+    the plain one; that alone where a plugin has changed or replaced it."""
+    fast_name = _fast_backend(vllm_config.device_config.device)
+    if fast_name is None:
+        return [_PLAIN]
+    fast, plain = (host.registry("attention_backend").get(name) for name in (fast_name, _PLAIN))
     patched = AS_WRITTEN.replaced()
     if fast is None or not fast.plugin.is_builtin:
-        return list(_BUILT_IN)
+        return [fast_name, _PLAIN]
     if plain is not None and not plain.plugin.is_builtin:
         why = f"{plain.owner} overrides attention backend '{plain.name}'"
     elif patched is not None:
         why = describe_patch(patched)
     else:
-        return list(_BUILT_IN)
-    if vllm_config.compilation_config.kernels is not None:
+        return [fast_name, _PLAIN]
+    if fast_name != "compiled" or vllm_config.compilation_config.kernels is not None:
         logger.info("plain path for attention because %s", why)
-    return list(_BUILT_IN[1:])
+    return [_PLAIN]
+
+
+def _fast_backend(device: torch.device) -> str | None:
+    """The name of the built-in one that is made for the device."""
+    if device.type != "cuda":
+        return "compiled"
+    reason = why_not(device)
+    if reason is not None:
+        logger.info("layers attend with torch: %s", reason)
+        return None
+    return "triton"
 
 
 def _owner(kind: str, name: str, host: Host) -> str:

@@ -10,4 +10,5 @@ def attention_backend() -> list[Named]:
     return [
         Named("paged", "hookserve.ops.paged_attention:PagedAttentionBackend"),
         Named("compiled", "hookserve.ops.compiled_attention:CompiledAttentionBackend"),
+        Named("triton", "hookserve.ops.triton.attention:TritonAttentionBackend"),
     ]
