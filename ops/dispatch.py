@@ -176,8 +176,8 @@ class OpSet:
 
     def rows(self) -> list[OpRow]:
         """The table: what was built, in the order in which it was first needed."""
-        choices = [*self._choices.values(), *self._functions.values()]
-        return [choice.row for choice in choices]
+        of_classes = [choice.row for choice in self._choices.values()]
+        return of_classes + [function.row for function in self._functions.values()]
 
     def loose_ends(self) -> Iterator[str]:
         """A line for each name and each override that nothing came of, once the model is built."""
