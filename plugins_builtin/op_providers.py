@@ -18,6 +18,7 @@ _TRITON_CLASSES = {
     "gelu_and_mul": "TritonGeluAndMul",
     "rotary_embedding": "TritonRotaryEmbedding",
     "partial_rotary_embedding": "TritonPartialRotaryEmbedding",
+    "kv_write": "TritonKVWrite",
 }
 
 

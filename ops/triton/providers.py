@@ -111,6 +111,20 @@ class TritonPartialRotaryEmbedding(TritonRotaryEmbedding):
     op = "partial_rotary_embedding"
 
 
+class TritonKVWrite(_Provider):
+    op = "kv_write"
+
+    def __init__(self) -> None:
+        from .cache_writes import write_cache
+
+        self.kernel = write_cache
+
+    def __call__(
+        self, cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+    ) -> Any:
+        return self.kernel(cache, key, value, slots)
+
+
 def _is_one_kind(first: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether the tensors are of one type, which kernels compute in, on one device."""
     return first.dtype in DTYPES and all(
