@@ -195,7 +195,9 @@ class ContextLimits:
         self._check_step(path, asked, self.max_num_seqs * (1 + wanted))
         return wanted
 
-    def check_prompt_logprobs(self, asked: int | None, num_prompt_tokens: int) -> None:
+    def check_prompt_logprobs(
+        self, asked: int | None, num_prompt_tokens: int, path: str = "prompt_logprobs"
+    ) -> None:
         """As ``num_logprobs``, for prompts of so many tokens together.
 
         One step can end a prompt of several steps and, besides, as many shorter ones as its
@@ -204,12 +206,12 @@ class ContextLimits:
         Raises:
             InvalidRequestError: as ``num_logprobs``.
         """
-        num_shown = self.num_logprobs(asked, "prompt_logprobs")
+        num_shown = self.num_logprobs(asked, path)
         if num_shown is not None:
             own = num_prompt_tokens * (1 + num_shown)
             others = self.max_num_batched_tokens * (1 + num_shown)
             count = own + min(others, (self.max_num_seqs - 1) * own)
-            self._check_step("prompt_logprobs", asked, count)
+            self._check_step(path, asked, count)
 
     @staticmethod
     def _check_step(path: str, asked: int | None, count: int) -> None:

@@ -54,10 +54,16 @@ class Generation:
 
     Args:
         params: one for each prompt; they agree in ``n`` and ``best_of``.
+        is_prompt_only: the one token that the engine generates at least is no part of the reply.
     """
 
     def __init__(
-        self, call: ApiCall, prompts: list[list[int]], params: list[SamplingParams]
+        self,
+        call: ApiCall,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        *,
+        is_prompt_only: bool = False,
     ) -> None:
         self.model = call.checked.model
         self.prompts = prompts
@@ -81,6 +87,7 @@ class Generation:
         self._finish_reason: str | None = None
         self._ttft_s: float | None = None
         self._is_gone = False
+        self._is_prompt_only = is_prompt_only
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -161,9 +168,7 @@ class Generation:
                 raise _ended(output)
             if output.new_token_ids:
                 self._note_tokens(sequence, output)
-            delta = sequence.processor.push(
-                output.new_token_ids, output.finish_reason, output.stop_reason, output.logprobs
-            )
+            delta = self._push(sequence.processor, output)
             if delta.stopped_by_text:
                 self._finish(sequence)
             shown = await self._pass_on(index, sequence, delta) if is_filtered else delta
@@ -174,6 +179,14 @@ class Generation:
                 sequence.is_open = False
                 self._note_end(shown.finish_reason)
             yield index, shown
+
+    def _push(self, processor: OutputProcessor, output: EngineCoreOutput) -> TextDelta:
+        if self._is_prompt_only:
+            logprobs: list[TokenLogprobs] | None = None if output.logprobs is None else []
+            return processor.push([], "length", None, logprobs)
+        return processor.push(
+            output.new_token_ids, output.finish_reason, output.stop_reason, output.logprobs
+        )
 
     async def _pass_on(self, index: int, sequence: _Sequence, delta: TextDelta) -> TextDelta | None:
         assert self.filter is not None

@@ -10,9 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.text.output import TextDelta
+
 from . import wire_completions as wire
-from .api_call import Checked, open_call
+from .api_call import ApiCall, Checked, open_call
 from .choice import Choice, fold_choices
+from .echo import Echo, check_echo, is_prompt_only, when_known, with_prompt_logprobs
 from .errors import bad_request
 from .openai_reply import Reply
 from .prompts import Prompts, read_prompts
@@ -35,13 +39,18 @@ class CompletionsEndpoint:
             prompts = await self.render_completion_request(serving, checked.prompt)
             num_shown = (wanted.n or 1) * sum(len(prompt) for prompt in prompts.values())
             limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
+            if wanted.echo:
+                limits.check_prompt_logprobs(checked.num_logprobs, num_shown, "logprobs")
             params = sampling_params(
                 wanted,
                 serving.defaults,
                 limits,
                 max_tokens=[
                     limits.max_tokens(
-                        len(prompt), wanted.max_tokens, DEFAULT_MAX_TOKENS, prompt_path=path
+                        len(prompt),
+                        wanted.max_tokens or (1 if is_prompt_only(wanted) else None),
+                        DEFAULT_MAX_TOKENS,
+                        prompt_path=path,
                     )
                     for path, prompt in prompts.items()
                 ],
@@ -50,7 +59,13 @@ class CompletionsEndpoint:
                 logprobs=checked.num_logprobs,
             )
             await call.check_params(params)
-            return await CompletionReply(call, list(prompts.values()), params).response(request)
+            token_lists = list(prompts.values())
+            echo = None
+            if wanted.echo:
+                echo = await Echo.of(serving.tokenizer, checked.prompt, token_lists, params[0])
+                if checked.num_top is not None:
+                    params = [with_prompt_logprobs(each, checked.num_top) for each in params]
+            return await CompletionReply(call, token_lists, params, echo).response(request)
 
     async def render_completion_request(
         self, serving: Serving, given: Prompts
@@ -77,6 +92,7 @@ def _check(serving: Serving, wanted: CompletionRequest) -> Checked:
     num_logprobs = _num_logprobs(wanted)
     num_top = serving.limits.num_logprobs(num_logprobs, "logprobs")
     check_server_side(wanted, serving.engine_config.scheduler.policy)
+    check_echo(wanted)
     prompts = read_prompts(wanted, serving.limits)
     check_choices(wanted, len(prompts.texts) + len(prompts.token_lists), wanted.best_of)
     return Checked(model, prompts, options, num_logprobs, num_top)
@@ -96,28 +112,34 @@ def _num_logprobs(wanted: CompletionRequest) -> int | None:
 
 
 class CompletionReply(Reply):
-    """``n`` choices for each prompt."""
+    """``n`` choices for each prompt.
+
+    Args:
+        echo: what stands in front of them, if anything.
+    """
+
+    def __init__(
+        self,
+        call: ApiCall,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        echo: Echo | None,
+    ) -> None:
+        super().__init__(call, prompts, params, is_prompt_only=is_prompt_only(call.wanted))
+        self._echo = echo
 
     async def events(self) -> AsyncIterator[bytes]:
         generation = self.generation
         events = self.event_writer("cmpl", wire.OBJECT)
-        unsent = dict.fromkeys(range(len(generation.prompts) * generation.n), self.with_ids)
-        async for index, delta in generation.deltas():
-            logprobs = self.writer.completion(delta.logprobs, delta.text_offsets)
-            with_tokens = bool(delta.token_ids) and (self.with_ids or logprobs is not None)
-            if not (delta.text or delta.finish_reason or with_tokens):
-                continue
-            prompt = generation.prompts[index // generation.n] if unsent.pop(index, False) else None
-            value = wire.choice(
-                index,
-                delta.text,
-                delta.finish_reason,
-                delta.stop_reason,
-                logprobs,
-                token_ids=delta.token_ids if self.with_ids else None,
-                prompt_token_ids=prompt,
-            )
-            yield events.choice(value)
+        unopened = set(range(len(generation.prompts) * generation.n))
+        needs_prompt = self._echo is not None and not self.writer.is_silent
+        deltas = when_known(generation) if needs_prompt else generation.deltas()
+        async for index, delta in deltas:
+            opens = index in unopened
+            has_more = self.with_ids or not self.writer.is_silent or (opens and self._echo)
+            if delta.text or delta.finish_reason or (delta.token_ids and has_more):
+                unopened.discard(index)
+                yield events.choice(self._choice(index, delta, opens=opens))
         if self.options.include_usage:
             yield events.usage()
 
@@ -125,28 +147,40 @@ class CompletionReply(Reply):
         generation = self.generation
         choices = await fold_choices(generation)
         about_prompts = [self.writer.prompt(each) for each in generation.prompt_logprobs]
-        return msgspec.json.encode(
-            {
-                **self.head("cmpl", wire.OBJECT),
-                "choices": [
-                    self._choice(index, choice, about_prompts[choice.prompt_index])
-                    for index, choice in enumerate(choices)
-                ],
-                "usage": self.usage(),
-            }
-        )
+        shown = []
+        for index, choice in enumerate(choices):
+            value = self._choice(index, choice, opens=True)
+            if about_prompts[choice.prompt_index] is not None:
+                value["prompt_logprobs"] = about_prompts[choice.prompt_index]
+            shown.append(value)
+        head = self.head("cmpl", wire.OBJECT)
+        return msgspec.json.encode({**head, "choices": shown, "usage": self.usage()})
 
-    def _choice(
-        self, index: int, choice: Choice, about_prompt: list[dict[str, Any] | None] | None
-    ) -> dict[str, Any]:
-        prompt = self.generation.prompts[choice.prompt_index]
+    def _choice(self, index: int, part: TextDelta | Choice, *, opens: bool) -> dict[str, Any]:
+        """A choice, or a part of one.
+
+        Args:
+            opens: nothing of the choice was written before.
+        """
+        generation, echo, writer = self.generation, self._echo, self.writer
+        at = index // generation.n
+        prompt, text = generation.prompts[at], part.text
+        before = None if echo is None else echo.texts[at]
+        num_before = 0 if before is None else len(before.text)
+        logprobs = writer.completion(part.logprobs, part.text_offsets, num_before)
+        if before is not None and opens:
+            text = before.text + text
+            if not writer.is_silent:
+                entries = generation.prompt_logprobs[at]
+                assert entries is not None, "a choice opens when those of its prompt are known"
+                echoed = writer.echo(prompt, entries, before.offsets)
+                logprobs = {name: echoed[name] + (logprobs or {}).get(name, []) for name in echoed}
         return wire.choice(
             index,
-            choice.text,
-            choice.finish_reason,
-            choice.stop_reason,
-            self.writer.completion(choice.logprobs, choice.text_offsets),
-            token_ids=choice.token_ids if self.with_ids else None,
-            prompt_token_ids=prompt if self.with_ids else None,
-            prompt_logprobs=about_prompt,
+            text,
+            part.finish_reason,
+            part.stop_reason,
+            logprobs,
+            token_ids=part.token_ids if self.with_ids else None,
+            prompt_token_ids=prompt if self.with_ids and opens else None,
         )

@@ -26,16 +26,25 @@ class Reply(abc.ABC):
     """What one request's reply shows of its generation.
 
     Args:
-        prompts, params: as ``Generation`` takes them.
+        prompts, params, is_prompt_only: as ``Generation`` takes them.
     """
 
     def __init__(
-        self, call: ApiCall, prompts: list[list[int]], params: list[SamplingParams]
+        self,
+        call: ApiCall,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        *,
+        is_prompt_only: bool = False,
     ) -> None:
-        self.generation = Generation(call, prompts, params)
-        wanted = call.wanted
-        as_ids = bool(wanted.return_tokens_as_token_ids)
-        self.writer = LogprobsWriter(call.serving.tokenizer, call.checked.num_top, as_ids)
+        self.generation = Generation(call, prompts, params, is_prompt_only=is_prompt_only)
+        wanted, serving = call.wanted, call.serving
+        self.writer = LogprobsWriter(
+            serving.tokenizer,
+            call.checked.num_top,
+            serving.limits.num_logprobs(wanted.prompt_logprobs, "prompt_logprobs"),
+            as_ids=bool(wanted.return_tokens_as_token_ids),
+        )
         self.with_ids = bool(wanted.return_token_ids)
         self.options = call.checked.stream_options
         self._call = call

@@ -65,6 +65,7 @@ DECODER = RequestDecoder(
     ChatRequest,
     {
         **NOT_BUILT_COMMON,
+        "echo": (False,),
         "tools": ([],),
         "tool_choice": ("none",),
         "parallel_tool_calls": (True,),

@@ -116,7 +116,6 @@ NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "echo": (False,),
     "session_id": (),
     "return_token_offsets": (False,),
     "return_prompt_text": (False,),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from .wire_common import NOT_BUILT_COMMON, NumChoices, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
 
 OBJECT = "text_completion"
 
+MaxTokensOrNone = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     prompt: str | list[int | str | list[int]] | None = None
     """A text, token ids, or a list of either; a mixture is refused later, by path."""
     best_of: NumChoices | None = None
+    echo: bool | None = None
+    max_tokens: MaxTokensOrNone | None = None
+    """0 with ``echo`` alone: nothing is generated, and the prompt is the whole reply."""
     logprobs: NumLogprobs | bool | None = None
     """A number; ``false``, which is the other route's way to say none, is taken too."""
 

@@ -22,40 +22,68 @@ class LogprobsWriter:
     Args:
         num_top: how many of the likeliest tokens are shown at each position; ``None``: nothing is
             shown of generated tokens.
-        as_ids: write ``token_id:N`` in place of a generated token's text.
+        num_prompt: the same for ``prompt_logprobs``.
+        as_ids: write ``token_id:N`` in place of a token's text, but for ``prompt_logprobs``.
     """
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int | None, as_ids: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, num_top: int | None, num_prompt: int | None, *, as_ids: bool
+    ) -> None:
         self._tokenizer = tokenizer
-        self._is_silent = num_top is None
+        self.is_silent = num_top is None
         self._num_top = num_top or 0
+        self._num_prompt = num_prompt
         self._as_ids = as_ids
 
     def completion(
-        self, entries: Sequence[TokenLogprobs] | None, text_offsets: Sequence[int] | None
+        self,
+        entries: Sequence[TokenLogprobs] | None,
+        text_offsets: Sequence[int] | None,
+        num_before: int = 0,
     ) -> dict[str, Any] | None:
-        """``logprobs`` of a choice of ``/v1/completions``."""
-        if self._is_silent or entries is None or text_offsets is None:
+        """``logprobs`` of a choice of ``/v1/completions``.
+
+        Args:
+            num_before: characters of the choice's text in front of what was generated.
+        """
+        if self.is_silent or entries is None or text_offsets is None:
             return None
         return {
             "tokens": [self._name(entry.token_ids[0]) for entry in entries],
             "token_logprobs": [_finite(entry.logprobs[0]) for entry in entries],
             "top_logprobs": [self._by_name(entry) for entry in entries],
+            "text_offset": [num_before + offset for offset in text_offsets],
+        }
+
+    def echo(
+        self,
+        token_ids: Sequence[int],
+        entries: Sequence[TokenLogprobs | None],
+        text_offsets: Sequence[int],
+    ) -> dict[str, Any]:
+        """The same of a prompt that stands in front of a choice's text; of its first token there is
+        nothing to tell."""
+        return {
+            "tokens": [self._name(token_id) for token_id in token_ids],
+            "token_logprobs": [
+                None if entry is None else _finite(entry.logprobs[0]) for entry in entries
+            ],
+            "top_logprobs": [None if entry is None else self._by_name(entry) for entry in entries],
             "text_offset": list(text_offsets),
         }
 
     def chat(self, entries: Sequence[TokenLogprobs] | None) -> dict[str, Any] | None:
         """``logprobs`` of a choice of ``/v1/chat/completions``."""
-        if self._is_silent or entries is None:
+        if self.is_silent or entries is None:
             return None
-        return {"content": [self._chat_entry(entry) for entry in entries]}
+        return {"content": [self._chat_entry(entry) for entry in entries], "refusal": None}
 
     def prompt(
         self, entries: Sequence[TokenLogprobs | None] | None
     ) -> list[dict[str, Any] | None] | None:
         """``prompt_logprobs``: an object for each token of the prompt, ``null`` for the first. The
         token itself comes first, then the best ones."""
-        if entries is None:
+        if entries is None or self._num_prompt is None:
             return None
         return [None if entry is None else self._ranked(entry) for entry in entries]
 
@@ -94,9 +122,12 @@ class LogprobsWriter:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
 
     def _ranked(self, entry: TokenLogprobs) -> dict[str, Any]:
-        ranks = (entry.rank, *range(1, len(entry.token_ids)))
+        assert self._num_prompt is not None
+        end = 1 + self._num_prompt
+        token_ids, logprobs = entry.token_ids[:end], entry.logprobs[:end]
+        ranks = (entry.rank, *range(1, len(token_ids)))
         shown: dict[str, Any] = {}
-        for token_id, logprob, rank in zip(entry.token_ids, entry.logprobs, ranks, strict=True):
+        for token_id, logprob, rank in zip(token_ids, logprobs, ranks, strict=True):
             if str(token_id) not in shown:
                 text = self._tokenizer.token_bytes(token_id).decode(errors="replace")
                 shown[str(token_id)] = {

@@ -75,7 +75,6 @@ def post(serve_script: Any, content: bytes, path: str = PATH, **options: Any) ->
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": {"a": 1}}, "prompt"),
         ({"prompt": ["a"] * 1025}, "prompt"),
-        ({"echo": True}, "echo"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"temperture": 0}, "temperture"),
