@@ -35,6 +35,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     chat_template: str | None = None
     """A template that overrides the tokenizer's own."""
+    tool_call_parser: str | None = None
+    """Name in the registry of tool parsers, or a class path; ``None``: calls are not looked for."""
+    reasoning_parser: str | None = None
+    """The same for reasoning."""
     max_logprobs: int = 20
     """Most log-probabilities a token that a request may ask for; -1: no limit."""
     quantization: str | None = None

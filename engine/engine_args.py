@@ -158,6 +158,18 @@ class EngineArgs:
         str | None,
         Setting("file with a chat template, or the template itself", group="Model"),
     ] = None
+    tool_call_parser: Annotated[
+        str | None,
+        Setting(
+            "name of a registered parser of tool calls, or a class path", group="Model", unset=("",)
+        ),
+    ] = None
+    reasoning_parser: Annotated[
+        str | None,
+        Setting(
+            "name of a registered parser of reasoning, or a class path", group="Model", unset=("",)
+        ),
+    ] = None
     max_logprobs: Annotated[
         int,
         Setting(
@@ -330,6 +342,8 @@ class EngineArgs:
             vocab_size=text_config_of(hf_config)["vocab_size"],
             seed=self.seed,
             chat_template=read_chat_template(self),
+            tool_call_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
             max_logprobs=self.max_logprobs,
             quantization=quantization,
             logits_processors=processor_paths(self.logits_processors),

@@ -33,6 +33,8 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "quantization": (Named,),
     "hf_config": (Named,),
     "logits_processor": (Named,),
+    "tool_parser": (Named,),
+    "reasoning_parser": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]
     "cli_command": (Command,),

@@ -232,6 +232,32 @@ def logits_processor(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("front",), failure="refuse", kind="tool_parser")
+def tool_parser(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare parsers that find calls of tools in what a model says, chosen by
+    ``--tool-call-parser``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front.
+    Called: once, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
+@hookspec(call="collect", roles=("front",), failure="refuse", kind="reasoning_parser")
+def reasoning_parser(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare parsers that part what a model thought from what it answers, chosen by
+    ``--reasoning-parser``.
+
+    Returns: one ``Named``, several, or ``None``.
+    Runs in: front.
+    Called: once, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="collect", roles=("front",), failure="refuse", kind="authenticator")
 def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """Declare authenticators, chosen by ``--authenticator``. The chosen one is built as

@@ -127,17 +127,15 @@ _CHAT = (
         "templates take no further arguments yet", "default-chat-template-kwargs", neutral=("{}",)
     ),
     *_refused("replies have the role assistant", "response-role", neutral=("assistant",)),
-    *_refused("tool calls are not parsed yet", "enable-auto-tool-choice", arity="none"),
-    *_refused("tool calls are not parsed yet", "tool-call-parser", "tool-parser-plugin"),
-    *_refused("tool calls are not parsed yet", "tool-strict-level", neutral=("auto",)),
-    *_refused("there is no tool server", "tool-server"),
-    *_refused("tool calls are not parsed yet", "exclude-tools-when-tool-choice-none", arity="none"),
+    *_works("enable-auto-tool-choice", "tool-call-parser", "tool-parser-plugin"),
+    *_works("exclude-tools-when-tool-choice-none", "reasoning-parser", "reasoning-parser-plugin"),
     *_refused(
-        "reasoning is not parsed yet",
-        "reasoning-parser",
-        "reasoning-parser-plugin",
-        "reasoning-config",
+        "calls that must be made are always held to their schemas",
+        "tool-strict-level",
+        neutral=("auto",),
     ),
+    *_refused("there is no tool server", "tool-server"),
+    *_refused("a model's thoughts have no limit of their own", "reasoning-config"),
     *_no_effect(
         "usage always has prompt_tokens_details", "enable-prompt-tokens-details", arity="none"
     ),

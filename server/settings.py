@@ -87,6 +87,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="MODULE:ATTRIBUTE",
         ),
     ] = ()
+    enable_auto_tool_choice: Annotated[
+        bool,
+        Setting(
+            "let models decide whether they call a tool; needs --tool-call-parser", group="Server"
+        ),
+    ] = False
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool,
+        Setting("do not show templates the tools of a request that must call none", group="Server"),
+    ] = False
     shutdown_timeout: Annotated[
         float,
         Setting(
@@ -156,6 +166,18 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FILE.py|MODULE",
         ),
     ] = ()
+    tool_parser_plugin: Annotated[
+        tuple[str, ...],
+        Setting(
+            "as --plugin, for a parser of tool calls", group="Plugins", metavar="FILE.py|MODULE"
+        ),
+    ] = ()
+    reasoning_parser_plugin: Annotated[
+        tuple[str, ...],
+        Setting(
+            "as --plugin, for a parser of reasoning", group="Plugins", metavar="FILE.py|MODULE"
+        ),
+    ] = ()
     prefer: Annotated[
         tuple[str, ...],
         Setting(
@@ -219,7 +241,11 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
             require=self.require_plugins,
             enable_endpoints=self.enable_endpoints,
             no_plugins=self.no_plugins,
-            files=self.plugin,
+            files=tuple(
+                dict.fromkeys(
+                    (*self.plugin, *self.tool_parser_plugin, *self.reasoning_parser_plugin)
+                )
+            ),
             prefer=self.prefer,
             platform=self.platform,
             config=self.plugin_config,

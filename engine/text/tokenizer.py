@@ -121,6 +121,11 @@ class Tokenizer:
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    def get_vocab(self) -> dict[str, int]:
+        """Token to id, added tokens included; made anew at each call."""
+        vocab: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
+        return vocab
+
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's own spelling, ``None`` beyond its end."""
         token: str | None = self.backend.id_to_token(token_id)

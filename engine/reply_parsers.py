@@ -1,0 +1,261 @@
+"""``ReplyParsers``: which parsers take apart what a model says in a chat, and what they do with one
+request. What a parser finds is its own; how it is streamed is ``text.reply_splitter``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hookserve.hookspecs.errors import PluginError, RequiredPluginError
+
+from .errors import InvalidRequestError
+from .plugin_code import as_plugin
+from .text.call_streams import CallStream, open_calls
+from .text.forced_calls import ListedCalls, NamedCall, form_of
+from .text.reasoning_parser import ReasoningParser
+from .text.reasoning_streams import open_reasoning
+from .text.reply_splitter import ReplySplitter
+from .text.tokenizer import Tokenizer
+from .text.tool_calls import DeltaMessage, ParserRequest, make_call_id
+from .text.tool_parser import ToolParser
+
+if TYPE_CHECKING:
+    from hookserve.hookspecs import Host, Plugin
+
+BASES: dict[str, type[Any]] = {"tool_parser": ToolParser, "reasoning_parser": ReasoningParser}
+FLAGS = {"tool_parser": "--tool-call-parser", "reasoning_parser": "--reasoning-parser"}
+
+
+@dataclass(frozen=True)
+class ChosenParser:
+    """The parser of one kind that the operator named.
+
+    Args:
+        name: as it was given.
+        plugin: whose it is; ``None`` for a class path.
+    """
+
+    kind: str
+    name: str
+    plugin: Plugin | None
+    cls: type[Any]
+    host: Host
+
+    @classmethod
+    def find(cls, host: Host, kind: str, name: str | None) -> ChosenParser | None:
+        """
+        Raises:
+            UnknownNameError: a name that nobody registered; with the nearest ones.
+            hookserve.hookspecs.PluginError: what cannot be imported, or is no parser.
+        """
+        if name is None:
+            return None
+        registry, base = host.registry(kind), BASES[kind]
+        found, claim = registry.resolve(name), registry.get(name)
+        plugin = None if claim is None else claim.plugin
+        lacks: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+        fault = ""
+        if not (isinstance(found, type) and issubclass(found, base)):
+            fault = f"{found!r:.120} is not a subclass of {base.__module__}.{base.__qualname__}"
+        elif inspect.isabstract(found):
+            fault = f"{found.__qualname__} lacks {', '.join(sorted(lacks))}"
+        if fault:
+            identity = name if plugin is None else plugin.identity
+            raise PluginError(identity, "register", f"{kind} '{name}': {fault}")
+        return cls(kind, name, plugin, found, host)
+
+    @property
+    def is_builtin(self) -> bool:
+        return self.plugin is not None and self.plugin.is_builtin
+
+    def check(self) -> None:
+        """
+        Raises:
+            RequiredPluginError: its plugin is out by now.
+        """
+        if self.plugin is not None and self.plugin.state != "active":
+            raise RequiredPluginError(
+                self.plugin.identity,
+                "run",
+                f"it is out: {self.plugin.reason}",
+                f"{FLAGS[self.kind]} names {self.name} of it",
+            )
+
+    def running(self) -> AbstractContextManager[None]:
+        """Its code runs within; what it raises is told under its plugin's name."""
+        return as_plugin(self.host, self.plugin, f"{self.kind} {self.name}")
+
+
+class _Guarded:
+    """A stream of a parser's, whose code runs as its plugin's."""
+
+    def __init__(self, chosen: ChosenParser, stream: CallStream) -> None:
+        self._chosen = chosen
+        self._stream = stream
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        with self._chosen.running():
+            return self._stream.push(text, token_ids)
+
+    def end(self) -> DeltaMessage:
+        with self._chosen.running():
+            return self._stream.end()
+
+
+class ReplyParsers:
+    """Those of an engine's chats.
+
+    Attributes:
+        tool, reasoning: ``None`` where the operator named none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tool: ChosenParser | None = None,
+        reasoning: ChosenParser | None = None,
+    ) -> None:
+        self.tool = tool
+        self.reasoning = reasoning
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def build(
+        cls, host: Host, tokenizer: Tokenizer, tool: str | None, reasoning: str | None
+    ) -> ReplyParsers:
+        """Raises as ``ChosenParser.find``."""
+        return cls(
+            tokenizer,
+            ChosenParser.find(host, "tool_parser", tool),
+            ChosenParser.find(host, "reasoning_parser", reasoning),
+        )
+
+    @property
+    def chosen(self) -> list[ChosenParser]:
+        return [each for each in (self.tool, self.reasoning) if each is not None]
+
+    def check(self) -> None:
+        """Raises as ``ChosenParser.check``."""
+        for each in self.chosen:
+            each.check()
+
+    def open(self, request: ParserRequest) -> ReplyForm:
+        """What the parsers do with one request; they may change it.
+
+        Raises:
+            InvalidRequestError: a form is asked for beside calls that have their own.
+            hookserve.hookspecs.PluginError: a parser failed.
+        """
+        return ReplyForm(self, request)
+
+    def make_tool_parser(self, request: ParserRequest) -> ToolParser:
+        assert self.tool is not None
+        with self.tool.running():
+            made: ToolParser = self.tool.cls(self._tokenizer, request.tools)
+            return made
+
+    def make_reasoning_parser(self, request: ParserRequest) -> ReasoningParser:
+        assert self.reasoning is not None
+        with self.reasoning.running():
+            kwargs = dict(request.chat_template_kwargs)
+            made: ReasoningParser = self.reasoning.cls(self._tokenizer, chat_template_kwargs=kwargs)
+            return made
+
+
+class ReplyForm:
+    """How the replies to one request are taken apart.
+
+    Attributes:
+        request: as the parsers left it.
+    """
+
+    def __init__(self, parsers: ReplyParsers, request: ParserRequest) -> None:
+        self._parsers = parsers
+        choice = request.tool_choice if request.tools else "none"
+        self._named = choice["function"]["name"] if isinstance(choice, dict) else None
+        must_call = choice == "required" or self._named is not None
+        self._is_forced = must_call
+        self._is_parsed = choice == "auto" and parsers.tool is not None
+        self.request = self._adjusted(request, must_call)
+        self.has_reasoning = (
+            parsers.reasoning is not None and self.request.structured_outputs is None
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the text is content as it is."""
+        return not (self._is_forced or self._is_parsed or self.has_reasoning)
+
+    @property
+    def runs_plugins(self) -> bool:
+        """Whether a third party's code has a part in it."""
+        return not self.is_plain and not all(each.is_builtin for each in self._parsers.chosen)
+
+    def _adjusted(self, request: ParserRequest, must_call: bool) -> ParserRequest:
+        """Let the parsers change the request, and hold one that must call to a form."""
+        asked = request.structured_outputs
+        if must_call and asked is not None:
+            raise InvalidRequestError(
+                "tool_choice: a reply that must be a call cannot have another form too; leave out "
+                "response_format and structured_outputs",
+                param="tool_choice",
+            )
+        tool, reasoning = self._parsers.tool, self._parsers.reasoning
+        if tool is not None and (self._is_parsed or must_call):
+            parser = self._parsers.make_tool_parser(request)
+            with tool.running():
+                request = parser.adjust_request(request)
+            if must_call and not parser.supports_required_and_named:
+                self._is_forced, self._is_parsed = False, True
+        if self._is_forced:
+            request.structured_outputs = form_of(
+                request.tools, self._named, request.parallel_tool_calls
+            )
+        elif reasoning is not None:
+            with reasoning.running():
+                request = self._parsers.make_reasoning_parser(request).adjust_request(request)
+        return request
+
+    def splitter(self, prompt_token_ids: Sequence[int]) -> ReplySplitter:
+        """For one choice.
+
+        Raises:
+            hookserve.hookspecs.PluginError: a parser failed.
+        """
+        request, stream, parser = self.request, None, None
+        if self.has_reasoning:
+            chosen = self._parsers.reasoning
+            assert chosen is not None
+            parser = self._parsers.make_reasoning_parser(request)
+            with chosen.running():
+                if not parser.is_reasoning_end(prompt_token_ids):
+                    stream = _Guarded(chosen, open_reasoning(parser, request))
+        return ReplySplitter(
+            stream,
+            self._calls(),
+            parser=None if stream is None else parser,
+            shows_reasoning=request.include_reasoning,
+            max_calls=None if request.parallel_tool_calls else 1,
+        )
+
+    def _calls(self) -> CallStream | None:
+        tool, request = self._parsers.tool, self.request
+        make_id: Callable[[], str] = make_call_id
+        if tool is not None and (self._is_parsed or self._is_forced):
+            parser = self._parsers.make_tool_parser(request)
+            if self._is_parsed:
+                return _Guarded(tool, open_calls(parser, request))
+            make_id = parser.make_id
+        if not self._is_forced:
+            return None
+        return ListedCalls(make_id) if self._named is None else NamedCall(self._named, make_id)
+
+    def finish_reason(self, reason: str | None, num_calls: int) -> str | None:
+        """``tool_calls`` where the model ended its reply by itself and made a call; a call of the
+        one function that had to be called is no choice of the model's, and ends with ``stop``."""
+        is_choice = num_calls > 0 and self._named is None
+        return "tool_calls" if reason == "stop" and is_choice else reason

@@ -1,0 +1,234 @@
+"""How the calls in one text are found while it grows: one class for each way in which a parser says
+what it finds. Each is pushed the pieces of the text and then ended; together its answers are what
+the parser says of the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .tool_calls import (
+    DeltaMessage,
+    DeltaToolCall,
+    ExtractedToolCallInformation,
+    FunctionCall,
+    ParserRequest,
+)
+from .tool_parser import MarkedToolParser, ToolParser
+
+MAX_READ_ALWAYS = 512
+"""Characters: what is kept for a call and is longer is looked at only where it may have ended, so
+that a long one costs little."""
+
+
+class CallStream(Protocol):
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        """What is certain by now and was not before."""
+
+    def end(self) -> DeltaMessage:
+        """The rest."""
+
+
+def open_calls(parser: ToolParser, request: ParserRequest) -> CallStream:
+    """The parser's own streaming method where it has one, else one that follows from its whole
+    form."""
+    own = type(parser).extract_tool_calls_streaming
+    if own is not ToolParser.extract_tool_calls_streaming:
+        return OwnCalls(parser, request)
+    return generic_calls(parser, request)
+
+
+def generic_calls(parser: ToolParser, request: ParserRequest) -> CallStream:
+    if isinstance(parser, MarkedToolParser):
+        return MarkedCalls(parser, request)
+    return WholeCalls(parser, request)
+
+
+def num_held(text: str, markers: Sequence[str]) -> int:
+    """Length of the longest end of the text that is the beginning of a marker."""
+    longest = 0
+    for marker in markers:
+        for length in range(min(len(marker) - 1, len(text)), longest, -1):
+            if text.endswith(marker[:length]):
+                longest = length
+                break
+    return longest
+
+
+def first_marker(text: str, markers: Sequence[str], start: int = 0) -> int:
+    """Where the first of the markers begins; -1: there is none."""
+    found = [at for at in (text.find(marker, start) for marker in markers) if at >= 0]
+    return min(found, default=-1)
+
+
+class MarkedCalls:
+    """Of a ``MarkedToolParser``. What follows a marker is kept until the parser knows what it is.
+
+    Blank text between calls, before the first or behind the last of them is no content.
+    """
+
+    def __init__(self, parser: MarkedToolParser, request: ParserRequest) -> None:
+        self._parser = parser
+        self._request = request
+        self._held = ""
+        """Text that is not decided; it begins with a marker where ``_is_open``."""
+        self._is_open = False
+        self._is_first = True
+        """Nothing but blank text was decided so far."""
+        self._blank = ""
+        """Blank text of which it is open whether it is content."""
+        self._is_behind_call = False
+        self._num_calls = 0
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        self._held += text
+        is_long = self._is_open and len(self._held) > MAX_READ_ALWAYS
+        if is_long and not any(char in text for char in self._parser.closers):
+            return DeltaMessage()
+        return self._decide(is_whole=False)
+
+    def end(self) -> DeltaMessage:
+        message = self._decide(is_whole=True)
+        if self._blank and not self._num_calls:
+            message.add(DeltaMessage(self._blank))
+        self._blank = ""
+        return message
+
+    def _decide(self, is_whole: bool) -> DeltaMessage:
+        message = DeltaMessage()
+        while self._held:
+            if not self._is_open:
+                start, self._is_open = self._next_marker(is_whole)
+                self._take_content(self._held[:start], message)
+                self._held = self._held[start:]
+                if not self._is_open:
+                    break
+            reading = self._parser.read_calls(self._held, 0, is_whole, self._request)
+            if reading is None and not is_whole:
+                break
+            self._is_open = False
+            if reading is not None and reading.calls:
+                self._take_calls(reading.calls, message)
+                self._held = self._held[reading.end :]
+                continue
+            end = 1 if reading is None else max(1, reading.end)
+            self._take_content(self._held[:end], message)
+            self._held = self._held[end:]
+        return message
+
+    def _next_marker(self, is_whole: bool) -> tuple[int, bool]:
+        """How much of what is held is content for sure, and whether a marker is behind it."""
+        parser, held = self._parser, self._held
+        if self._is_first:
+            begin = len(held) - len(held.lstrip())
+            if held.startswith(parser.first_markers, begin):
+                return begin, True
+            rest = held[begin:]
+            is_beginning = any(marker.startswith(rest) for marker in parser.first_markers)
+            if is_beginning and not is_whole:
+                return begin, False
+        start = first_marker(held, parser.start_markers)
+        if start >= 0:
+            return start, True
+        num_kept = 0 if is_whole else num_held(held, parser.start_markers)
+        return len(held) - num_kept, False
+
+    def _take_content(self, text: str, message: DeltaMessage) -> None:
+        if not text:
+            return
+        may_be_none = self._blank or self._is_first or self._is_behind_call
+        if may_be_none and not text.strip():
+            self._blank += text
+            return
+        self._is_first = self._is_behind_call = False
+        message.add(DeltaMessage(self._blank + text))
+        self._blank = ""
+
+    def _take_calls(self, calls: Sequence[FunctionCall], message: DeltaMessage) -> None:
+        self._blank = ""
+        self._is_first, self._is_behind_call = False, True
+        for call in calls:
+            message.tool_calls.append(
+                DeltaToolCall.begin(
+                    self._num_calls, self._parser.make_id(), call.name, call.arguments
+                )
+            )
+            self._num_calls += 1
+
+
+class WholeCalls:
+    """Of a parser that knows whole texts alone: what is before its first marker is content, the
+    rest is given out at the end."""
+
+    def __init__(self, parser: ToolParser, request: ParserRequest) -> None:
+        self._parser = parser
+        self._request = request
+        self._text = ""
+        self._num_shown = 0
+        self._is_open = parser.start_markers is None
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        start = self._num_shown
+        self._text += text
+        if self._is_open:
+            return DeltaMessage()
+        markers = self._parser.start_markers or ()
+        found = first_marker(self._text, markers, start)
+        self._is_open = found >= 0
+        certain = found if found >= 0 else len(self._text) - num_held(self._text[start:], markers)
+        # Blank text before a call may be none of the content: the parser says so at the end.
+        certain = start + len(self._text[start:certain].rstrip())
+        self._num_shown = max(start, certain)
+        return DeltaMessage(self._text[start : self._num_shown])
+
+    def end(self) -> DeltaMessage:
+        whole = self._parser.extract_tool_calls(self._text, self._request)
+        calls = [
+            DeltaToolCall.begin(at, call.id, call.function.name, call.function.arguments)
+            for at, call in enumerate(whole.tool_calls)
+        ]
+        return DeltaMessage(self._rest(whole), tool_calls=calls)
+
+    def _rest(self, whole: ExtractedToolCallInformation) -> str:
+        """What was not given out of the content. What is before the first marker stays where it is,
+        also where the parser says otherwise: it is out."""
+        content, shown = whole.content or "", self._text[: self._num_shown]
+        if content.startswith(shown):
+            return content[len(shown) :]
+        stripped = shown.lstrip()
+        return content[len(stripped) :] if content.startswith(stripped) else ""
+
+
+class OwnCalls:
+    """Of a parser with a streaming method of its own."""
+
+    def __init__(self, parser: ToolParser, request: ParserRequest) -> None:
+        self._parser = parser
+        self._request = request
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._last_index = 0
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        if not text and not token_ids:
+            return DeltaMessage()
+        text_before, ids_before = self._text, self._token_ids
+        self._text, self._token_ids = text_before + text, [*ids_before, *token_ids]
+        found = self._parser.extract_tool_calls_streaming(
+            text_before,
+            self._text,
+            text,
+            ids_before,
+            self._token_ids,
+            list(token_ids),
+            self._request,
+        )
+        if found is None:
+            return DeltaMessage()
+        self._last_index = max([self._last_index, *(call.index for call in found.tool_calls)])
+        return found
+
+    def end(self) -> DeltaMessage:
+        rest = self._parser.get_remaining_unstreamed_args()
+        return DeltaMessage(tool_calls=[DeltaToolCall.more(self._last_index, rest)] if rest else [])

@@ -1,0 +1,159 @@
+"""Calls that a request asks for by itself (``tool_choice``: ``required``, or a function's name):
+the form that the model's text is held to, and how the calls are read from it.
+
+The form is JSON, whatever the model's own format: for one named function its arguments alone, else
+a list of ``{"name": …, "parameters": …}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hookserve.engine.structured_outputs import StructuredOutputsParams
+
+from .json_end import JsonEnd
+from .tool_calls import DeltaMessage, DeltaToolCall, Tool, make_call_id
+
+MAX_CALLS = 16
+"""Calls of one reply, so that a model which never ends a list still ends."""
+WHITESPACE = " ?"
+"""What may be between the tokens of JSON: a model must not write blanks without end."""
+
+_BETWEEN = re.compile(r"[\s,\[\]}]*")
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+"""A function without parameters takes none."""
+_NO_SCHEMA = ("enum", "const", "default", "examples")
+_ITEM = re.compile(r'\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*')
+
+
+def form_of(
+    tools: Sequence[Tool], named: str | None, parallel: bool = True
+) -> StructuredOutputsParams:
+    """What holds the text to the declared schemas.
+
+    Args:
+        named: the one function that must be called; ``None``: any of them.
+        parallel: whether there may be several calls.
+    """
+    wanted = [tool for tool in tools if named in (None, tool.function.name)]
+    schemas = [tool.function.parameters or _NOTHING for tool in wanted]
+    is_strict = all(tool.function.strict for tool in wanted)
+    if named is not None:
+        schema = schemas[0]
+    else:
+        items = [_item(tool.function.name, f"#/$defs/{at}") for at, tool in enumerate(wanted)]
+        schema = {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_CALLS if parallel else 1,
+            "items": items[0] if len(items) == 1 else {"anyOf": items},
+            "$defs": {
+                str(at): _moved(schema, f"#/$defs/{at}") for at, schema in enumerate(schemas)
+            },
+        }
+    return StructuredOutputsParams(
+        json=schema, whitespace_pattern=WHITESPACE, lenient=not is_strict
+    )
+
+
+def _item(name: str, reference: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, "parameters": {"$ref": reference}},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A copy of a schema whose references to parts of itself still work when it stands at
+    ``place`` of another."""
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {
+        key: value if key in _NO_SCHEMA else _moved(value, place) for key, value in schema.items()
+    }
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = place + reference[1:]
+    return moved
+
+
+class NamedCall:
+    """The text is the arguments of one call; they are given out as they come."""
+
+    def __init__(self, name: str, make_id: Callable[[], str] = make_call_id) -> None:
+        self._name = name
+        self._make_id = make_id
+        self._is_begun = False
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        if not text:
+            return DeltaMessage()
+        if self._is_begun:
+            return DeltaMessage(tool_calls=[DeltaToolCall.more(0, text)])
+        self._is_begun = True
+        return DeltaMessage(tool_calls=[DeltaToolCall.begin(0, self._make_id(), self._name, text)])
+
+    def end(self) -> DeltaMessage:
+        return DeltaMessage()
+
+
+class ListedCalls:
+    """The text is a list of calls; of each the name is given out first, then the arguments as they
+    come. What is no call at the end is content: the text was cut short."""
+
+    def __init__(self, make_id: Callable[[], str] = make_call_id) -> None:
+        self._make_id = make_id
+        self._held = ""
+        self._num_calls = 0
+        self._arguments: JsonEnd | None = None
+        """Of the call that is open."""
+
+    def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
+        self._held += text
+        message = DeltaMessage()
+        while self._held and self._step(message):
+            pass
+        return message
+
+    def end(self) -> DeltaMessage:
+        rest, self._held = self._held, ""
+        return DeltaMessage(None if self._num_calls and _BETWEEN.fullmatch(rest) else rest)
+
+    def _step(self, message: DeltaMessage) -> bool:
+        """Take what comes next; whether that was possible."""
+        if self._arguments is not None:
+            self._take_arguments(self._arguments, message)
+            return True
+        start = _BETWEEN.match(self._held)
+        assert start is not None
+        item = _ITEM.match(self._held, start.end())
+        if item is None or item.end() == len(self._held):
+            return False
+        try:
+            name = json.loads(item["name"])
+        except ValueError:
+            return False
+        self._take(item.end())
+        self._arguments = JsonEnd()
+        call = DeltaToolCall.begin(self._num_calls, self._make_id(), name, "")
+        message.tool_calls.append(call)
+        self._num_calls += 1
+        return True
+
+    def _take_arguments(self, value: JsonEnd, message: DeltaMessage) -> None:
+        end = value.push(self._held)
+        if end is not None:
+            self._arguments = None
+        text = self._take(len(self._held) if end is None else end)
+        message.tool_calls.append(DeltaToolCall.more(self._num_calls - 1, text))
+
+    def _take(self, count: int) -> str:
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken

@@ -1,0 +1,145 @@
+"""Tools and calls of them as parsers see them; names and fields are the ecosystem's (vLLM's).
+
+Plain data. Who finds calls in a text is ``tool_parser``'s, what they look like in JSON the
+server's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from hookserve.engine.structured_outputs import StructuredOutputsParams
+
+MAX_NAME_LEN = 128
+"""Characters of a function's name."""
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that the model may call; ``parameters`` is a JSON schema, ``None``: none."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    type: str
+    function: FunctionDefinition
+
+    def as_dict(self) -> dict[str, Any]:
+        """As templates get it: what was given and no more, in the order of the fields."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def make_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+@dataclass
+class FunctionCall:
+    name: str
+    arguments: str
+    """JSON text of an object."""
+
+
+@dataclass
+class ToolCall:
+    function: FunctionCall
+    id: str = field(default_factory=make_call_id)
+    type: str = "function"
+
+
+@dataclass
+class ExtractedToolCallInformation:
+    """What a whole text holds. ``content`` is what is no call; ``None``: nothing."""
+
+    tools_called: bool
+    tool_calls: list[ToolCall]
+    content: str | None = None
+
+
+@dataclass
+class DeltaFunctionCall:
+    name: str | None = None
+    arguments: str | None = None
+
+
+@dataclass
+class DeltaToolCall:
+    """A part of one call: ``id``, ``type`` and the name in its first part alone."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: DeltaFunctionCall | None = None
+
+    @classmethod
+    def begin(cls, index: int, call_id: str, name: str, arguments: str) -> DeltaToolCall:
+        return cls(index, call_id, "function", DeltaFunctionCall(name, arguments))
+
+    @classmethod
+    def more(cls, index: int, arguments: str) -> DeltaToolCall:
+        return cls(index, function=DeltaFunctionCall(arguments=arguments))
+
+
+@dataclass
+class DeltaMessage:
+    """What a step added to a message."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[DeltaToolCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.tool_calls)
+
+    def add(self, other: DeltaMessage) -> None:
+        """Append what a later step added."""
+        if other.content:
+            self.content = (self.content or "") + other.content
+        if other.reasoning:
+            self.reasoning = (self.reasoning or "") + other.reasoning
+        self.tool_calls += other.tool_calls
+
+
+def fold_calls(deltas: Iterable[DeltaToolCall]) -> list[ToolCall]:
+    """The calls that parts make, in the order of their indices."""
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
+        call = calls.setdefault(delta.index, ToolCall(FunctionCall("", ""), ""))
+        call.id = delta.id or call.id
+        if delta.function is not None:
+            call.function.name += delta.function.name or ""
+            call.function.arguments += delta.function.arguments or ""
+    return [calls[index] for index in sorted(calls)]
+
+
+@dataclass
+class ParserRequest:
+    """A chat request as parsers see it. ``adjust_request`` may change ``skip_special_tokens`` and
+    ``structured_outputs``; to the rest a change does nothing."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """As the template gets them."""
+    tools: list[Tool] = field(default_factory=list)
+    tool_choice: str | dict[str, Any] = "none"
+    """``"none"``, ``"auto"``, ``"required"``, or the object that names a function."""
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
+
+    def parameters_of(self, name: str) -> dict[str, Any]:
+        """The declared schema of a function's arguments; empty where there is none."""
+        for tool in self.tools:
+            if tool.function.name == name:
+                return tool.function.parameters or {}
+        return {}
