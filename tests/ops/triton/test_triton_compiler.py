@@ -1,0 +1,41 @@
+"""What the interpreter does not see: that Triton's compiler takes every kernel."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FAST_MEMORY = 99 << 10
+"""Bytes that a program may take of cards of capability 8.6 and 8.9; others have more."""
+
+
+def kernels_of(folder: Path) -> set[str]:
+    """The names of the functions in it that are launched: the others have names without a ``_``."""
+    return {
+        node.name
+        for file in folder.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("_")
+        and any(ast.unparse(each) == "triton.jit" for each in node.decorator_list)
+    }
+
+
+def test_every_kernel_compiles_for_a_gpu(source_root: Path, tmp_path: Path) -> None:
+    script = source_root / "tests" / "support" / "compile_kernels.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "80", "64", "bfloat16"],
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    launches = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, _, _ in launches} == kernels_of(source_root / "ops" / "triton")
+    for name, code, memory in launches:
+        assert int(code) > 0 and int(memory) <= FAST_MEMORY, name
