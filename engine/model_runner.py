@@ -111,6 +111,7 @@ class ModelRunner:
             self.model_name, self.model_owner = model.name, model.owner
             self._model_plugin = model.plugin
         self.model_parts = prepare_parts(self.vllm_config, host)
+        self._take_sampling()
         loader = host.registry("model_loader").get(loader_name(self.vllm_config))
         try:
             with host.enter(loader.plugin if loader is not None else None):
@@ -124,6 +125,13 @@ class ModelRunner:
                 f" by loader '{loader.name}' of plugin {loader.owner}" if loader is not None else ""
             )
             raise ModelError(self._blame(f"could not be loaded{by}", error)) from error
+
+    def _take_sampling(self) -> None:
+        """Let the sampler draw by whoever provides it."""
+        ops = self.vllm_config.compilation_config.ops
+        assert ops is not None, "prepare_parts has chosen them"
+        self.sampler.op = ops.function("sampling")
+        self.sampler.op.row.built = 1
 
     def _blame(self, what: str, error: BaseException) -> str:
         owner = f" of plugin {self.model_owner}" if self.model_owner else ""

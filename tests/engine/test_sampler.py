@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookserve.engine.logit_edits import LogitEdits
 from hookserve.engine.sampler import (
     Sampler,
     SamplingMetadata,
@@ -17,6 +18,10 @@ from hookserve.engine.sampler import (
     pick,
 )
 from hookserve.engine.sampling_params import SamplingParams
+from hookserve.hookspecs import PluginError
+from hookserve.ops.op_function import OpFunction
+from hookserve.ops.op_references import REFERENCES
+from hookserve.ops.op_table import OpRow
 
 
 def metadata(params: list[SamplingParams]) -> SamplingMetadata:
@@ -203,3 +208,56 @@ def test_a_draw_is_within_all_limits_at_once(logits, temperature, top_k, top_p, 
     if 0 < top_k < len(left):
         left = left[left >= left[top_k - 1] * (1 - 1e-4)]
     assert float(better.sum()) <= top_p * float(left.sum()) * (1 + 1e-4)
+
+
+# -- a provider of the op ``sampling`` -----------------------------------------------------------
+
+
+def provided_sampler(provided):
+    sampler = Sampler()
+    sampler.op = OpFunction(OpRow("sampling", "", "mine", "dist:hookserve:me", "wanted"), provided)
+    return sampler
+
+
+def test_a_provider_by_the_definition_gives_what_the_sampler_does(logits):
+    params = [
+        SamplingParams(temperature=0.0, logit_bias={7: 100.0}),
+        SamplingParams(temperature=0.7, top_k=20, seed=1),
+        SamplingParams(temperature=1.3, top_p=0.6, allowed_token_ids=[3, 5, 8], seed=2),
+        SamplingParams(temperature=1.0, min_p=0.1, seed=3),
+        SamplingParams(temperature=2.0, seed=4),
+        SamplingParams(temperature=1.0, seed=5),
+    ]
+    logits[5] = float("nan")
+    seen = []
+
+    def provided(*given):
+        seen.append(given)
+        return REFERENCES["sampling"](*given)
+
+    def sampled(sampler):
+        edits = [LogitEdits(each, [1], 500) for each in params]
+        generators = [torch.Generator().manual_seed(n) for n in range(6)]
+        before = logits.clone()
+        output = sampler.forward(logits, SamplingMetadata.from_params(params, generators, edits))
+        assert torch.equal(logits.nan_to_num(9.0), before.nan_to_num(9.0))
+        assert list(output.errors) == [5]
+        return output.sampled_token_ids[:5, 0].tolist()
+
+    sampler = provided_sampler(provided)
+    assert sampled(sampler) == sampled(Sampler())
+    ((final, *_, draws),) = seen
+    assert int(final[0].argmax()) == 7 and final[2].isfinite().sum() == 3, "after all edits"
+    assert final.isfinite()[5].all()
+    assert draws[0] == 0.0 and (draws[1:] > 0.0).all()
+    assert sampled(provided_sampler(lambda *given: NotImplemented)) == sampled(Sampler())
+    assert sampler.op.row.calls == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [torch.tensor([0] * 5), torch.tensor([500] * 6), torch.tensor([0.5] * 6), None]
+)
+def test_a_provider_that_gives_no_tokens_is_named(logits, answer):
+    sampler = provided_sampler(lambda *given: answer)
+    with pytest.raises(PluginError, match=r"dist:hookserve:me.*provider 'mine' of sampling: "):
+        sampler.forward(logits, metadata([SamplingParams()] * 6))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from hookserve.engine.sampler import Sampler, SamplingMetadata
 from hookserve.hookspecs import PluginSettings, bootstrap
 from hookserve.hookspecs.host import Host
 from hookserve.hookspecs.op_names import FUNCTION_OPS, registered_of
@@ -139,6 +140,31 @@ def layer_of(weight: torch.Tensor) -> nn.Module:
     return layer
 
 
+class Drawn(SamplingMetadata):
+    """Of which the random numbers are known."""
+
+    numbers: list[float]
+
+    def draw(self, row: int) -> float:
+        return self.numbers[row]
+
+
+def own_sampling(logits: Any, temperature: Any, top_k: Any, top_p: Any, *rest: Any) -> Any:
+    min_p, draws = rest
+    metadata = Drawn(
+        temperature.tolist(),
+        top_p.tolist(),
+        top_k.tolist(),
+        min_p.tolist(),
+        generators=[],
+        all_greedy=False,
+        edits={},
+        num_logprobs={},
+    )
+    metadata.numbers = draws.tolist()
+    return Sampler().forward(logits, metadata).sampled_token_ids[:, 0]
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "rms_norm": own_norm(RMSNorm),
     "gemma_rms_norm": own_norm(GemmaRMSNorm),
@@ -149,6 +175,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "embedding": lambda ids, weight: UnquantizedEmbeddingMethod().embedding(layer_of(weight), ids),
     "linear": lambda x, weight, bias: UnquantizedLinearMethod().apply(layer_of(weight), x, bias),
     "logits": lambda x, weight, bias: UnquantizedEmbeddingMethod().apply(layer_of(weight), x, bias),
+    "sampling": own_sampling,
 }
 """Attention is its backends'."""
 
