@@ -83,7 +83,7 @@ def find_wrong_kernel(kernels: CpuKernels) -> str | None:
         return "silu_and_mul"
     if not _rotates(kernels, draw):
         return "rotate"
-    return None if _attends(kernels, draw) else "attend_decode"
+    return _wrong_attention(kernels, draw)
 
 
 def _norms(kernels: CpuKernels, draw: _Draw) -> bool:
@@ -102,17 +102,22 @@ def _rotates(kernels: CpuKernels, draw: _Draw) -> bool:
     return _are_close(kernels.rotate(x, cosines, sines, 64).view_as(heads), expected)
 
 
-def _attends(kernels: CpuKernels, draw: _Draw) -> bool:
+def _wrong_attention(kernels: CpuKernels, draw: _Draw) -> str | None:
     """Also whether the keys and values that it reads were written where the slots say."""
-    key, value, query = draw(20, 2, 32), draw(20, 2, 32), draw(1, 2, 3, 32)
+    key, value, query = draw(20, 2, 32), draw(20, 2, 32), draw(20, 2, 3, 32)
     cache = torch.zeros(3, 2, 2, 16, 32, dtype=torch.bfloat16)
     kernels.write_cache(cache, key, value, torch.arange(16, 36))
-    metadata = AttentionMetadata(
-        1, 1, 1, [0, 1], [20], torch.tensor([[1, 2]]), torch.tensor([35]), 16
-    )
-    scores = query[0].float() @ key.float().permute(1, 2, 0) * 0.125
-    expected = torch.softmax(scores, dim=-1) @ value.float().transpose(0, 1)
-    return _are_close(kernels.attend_decode(query, cache, metadata, 0.125)[0], expected)
+    tables = torch.tensor([[1, 2]])
+    scores = torch.einsum("nhgs,lhs->hgnl", query.float(), key.float()) * 0.125
+    weights = torch.softmax(scores + torch.full((20, 20), -torch.inf).triu(1), dim=-1)
+    expected = torch.einsum("hgnl,lhs->nhgs", weights, value.float())
+    last = AttentionMetadata(1, 1, 1, [0, 1], [20], tables, torch.tensor([35]), 16)
+    if not _are_close(kernels.attend_decode(query[19:], cache, last, 0.125), expected[19:]):
+        return "attend_decode"
+    whole = AttentionMetadata(1, 20, 0, [0, 20], [20], tables, torch.arange(16, 36), 16)
+    got = torch.empty_like(query)
+    kernels.attend_prefill(query, cache, whole, 0, got, 0.125)
+    return None if _are_close(got, expected) else "attend_prefill"
 
 
 def _are_close(got: torch.Tensor, expected: torch.Tensor) -> bool:

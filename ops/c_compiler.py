@@ -35,7 +35,12 @@ class CompileError(RuntimeError):
 
 
 def load_library(
-    source: Path, cache_dir: Path, keys: Sequence[str] = (), compilers: Sequence[str] = COMPILERS
+    source: Path,
+    cache_dir: Path,
+    keys: Sequence[str] = (),
+    compilers: Sequence[str] = COMPILERS,
+    *,
+    more: Sequence[Path] = (),
 ) -> ctypes.CDLL:
     """Compile ``source`` unless that was done before, and load the result.
 
@@ -46,16 +51,19 @@ def load_library(
         cache_dir: where libraries are kept; made if need be.
         keys: whatever else a library depends on.
         compilers: programs to look for on PATH, the first one found counts.
+        more: files in the same folder: what ends in ``.c`` becomes part of the library, the rest
+            is included by others.
 
     Raises:
         CompileError: there is no compiler, it failed, or what it made cannot be loaded.
     """
     compiler = _find(compilers)
     try:
-        path = cache_dir / f"{source.stem}-{_key(source, compiler, keys)}.so"
+        files = [source, *more]
+        path = cache_dir / f"{source.stem}-{_key(files, compiler, keys)}.so"
         _make_folder(cache_dir)
         if not path.exists():
-            _compile(compiler, source, path)
+            _compile(compiler, [file for file in files if file.suffix == ".c"], path)
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise CompileError(f"the library cannot be made or loaded: {error}") from error
@@ -69,9 +77,10 @@ def _find(compilers: Sequence[str]) -> str:
     raise CompileError(f"there is no C compiler on PATH ({', '.join(compilers)})")
 
 
-def _key(source: Path, compiler: str, keys: Sequence[str]) -> str:
+def _key(files: Sequence[Path], compiler: str, keys: Sequence[str]) -> str:
     version = _run([compiler, "--version"])
-    parts = [source.read_text("utf-8"), compiler, version, _processor(), *FLAGS, *keys]
+    texts = [file.read_text("utf-8") for file in files]
+    parts = [*texts, compiler, version, _processor(), *FLAGS, *keys]
     # Whatever a plugin's text holds.
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:20]
 
@@ -95,12 +104,14 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _compile(compiler: str, source: Path, path: Path) -> None:
+def _compile(compiler: str, sources: Sequence[Path], path: Path) -> None:
     """Into a name of its own first, so that nobody loads half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
-        compiled, linked = os.path.join(work, "part.o"), os.path.join(work, "whole.so")
-        _run([compiler, *FLAGS, "-c", str(source), "-o", compiled])
-        _run([compiler, "-shared", compiled, "-o", linked])
+        compiled = [os.path.join(work, f"{source.stem}.o") for source in sources]
+        linked = os.path.join(work, "whole.so")
+        for source, part in zip(sources, compiled, strict=True):
+            _run([compiler, *FLAGS, "-c", str(source), "-o", part])
+        _run([compiler, "-shared", *compiled, "-o", linked])
         os.replace(linked, path)
 
 

@@ -1,7 +1,7 @@
-"""The attention backend ``compiled``: decoding by a kernel, straight from the paged cache.
+"""The attention backend ``compiled``: by kernels, straight from the paged cache.
 
-Prompts go as in ``paged_attention``. Chosen by itself where there are kernels and the layer is of a
-kind that they take; ``cpu_kernels`` says what that is.
+Chosen by itself where there are kernels and the layer is of a kind that they take; ``cpu_kernels``
+says what that is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CompiledAttentionBackend(PagedAttentionBackend):
 
 
 class CompiledAttentionImpl(PagedAttentionImpl):
-    """Writes to the cache and decodes by ``CpuKernels``."""
+    """Writes to the cache and attends by ``CpuKernels``."""
 
     keeps_copies = False
     can_be_provided = True
@@ -77,4 +77,21 @@ class CompiledAttentionImpl(PagedAttentionImpl):
             self.scale,
             window=self.sliding_window,
             soft_cap=self.logits_soft_cap,
+        )
+
+    def _prefill(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        output: torch.Tensor,
+        index: int,
+        metadata: AttentionMetadata,
+    ) -> None:
+        if self.scale <= 0:
+            super()._prefill(query, key, value, output, index, metadata)
+            return
+        window, cap = self.sliding_window, self.logits_soft_cap
+        self._kernels.attend_prefill(
+            query, self._cache, metadata, index, output, self.scale, window=window, soft_cap=cap
         )

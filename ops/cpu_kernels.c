@@ -1,95 +1,14 @@
 /* Kernels for bfloat16 on a CPU: what a decoding step spends its time on besides matrix products.
  *
  * Each rounds to bfloat16 where its torch twin does, except attention, which stays in float32 from
- * the scores to the result. Vectors are the compiler's own (`vector_size`), so that this file needs
- * no instruction set in particular. Threads are OpenMP's: the file is linked without a runtime of
- * its own and finds the one that torch has loaded. Sizes are the caller's responsibility.
+ * the scores to the result. Threads are OpenMP's: the file is linked without a runtime of its own
+ * and finds the one that torch has loaded. Sizes are the caller's responsibility. Attention of
+ * prompts is cpu_prefill.c's.
  */
-#include <stdint.h>
-#include <string.h>
-
-#define LANES 16
-typedef uint16_t bf16;
-typedef float vf __attribute__((vector_size(4 * LANES)));
-typedef int32_t vi __attribute__((vector_size(4 * LANES)));
-typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
-typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+#include "cpu_vectors.h"
 
 /* Elements below which starting the other threads costs more than it saves. */
 #define WORTH_THREADS 16384
-
-static inline vf load(const bf16 *from) {
-    vh half;
-    memcpy(&half, from, sizeof half);
-    return (vf)(__builtin_convertvector(half, vu) << 16);
-}
-
-/* Round to nearest, ties to even; what is not a number stays so. */
-static inline vh narrow(vf x) {
-    vu bits = (vu)x;
-    vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    vu is_nan = (vu)(x != x);
-    rounded = (rounded & ~is_nan) | (is_nan & 0x7fc0);
-    return __builtin_convertvector(rounded, vh);
-}
-
-static inline void store(bf16 *to, vf x) {
-    vh half = narrow(x);
-    memcpy(to, &half, sizeof half);
-}
-
-static inline vf round_to_bf16(vf x) {
-    return (vf)(__builtin_convertvector(narrow(x), vu) << 16);
-}
-
-typedef float v4 __attribute__((vector_size(16)));
-
-/* Sixteen lanes to four, whose sum is the same. */
-static inline v4 fold(vf x) {
-    v4 part[4];
-    memcpy(part, &x, sizeof x);
-    return (part[0] + part[2]) + (part[1] + part[3]);
-}
-
-static inline float sum(vf x) {
-    v4 part = fold(x);
-    return (part[0] + part[2]) + (part[1] + part[3]);
-}
-
-/* The sums of four vectors at once. */
-static inline v4 sum4(vf a, vf b, vf c, vf d) {
-    v4 w = fold(a), x = fold(b), y = fold(c), z = fold(d);
-    v4 left = __builtin_shufflevector(w, x, 0, 4, 1, 5) + __builtin_shufflevector(w, x, 2, 6, 3, 7);
-    v4 right =
-        __builtin_shufflevector(y, z, 0, 4, 1, 5) + __builtin_shufflevector(y, z, 2, 6, 3, 7);
-    return __builtin_shufflevector(left, right, 0, 1, 4, 5) +
-           __builtin_shufflevector(left, right, 2, 3, 6, 7);
-}
-
-static inline vf broadcast(float x) { return x - (vf){0}; }
-
-static inline vf choose(vi mask, vf yes, vf no) {
-    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
-}
-
-/* e^x by range reduction and a polynomial, relative error below 3e-7, for x of [-87, 88] and as at
- * its ends for what lies outside; what is not a number stays so. */
-static inline vf exponential(vf x) {
-    const vf magic = broadcast(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    x = choose(x < -87.0f, broadcast(-87.0f), x);
-    x = choose(x > 88.0f, broadcast(88.0f), x);
-    vf n = (x * 1.44269504088896341f + magic) - magic;
-    vf r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    vf p = broadcast(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * (vf)((__builtin_convertvector(n, vi) + 127) << 23);
-}
 
 /* -- root-mean-square norm ------------------------------------------------------------------------
  * out = bf16(x / rms) * weight, where x + residual comes in place of x (and into `sum_out`) if there
@@ -189,11 +108,6 @@ typedef struct {
     float scale, cap;
 } Decode;
 
-static inline vf capped(vf score, float cap) {
-    vf e = exponential(score * (2.0f / cap));
-    return cap * (1.0f - 2.0f / (e + 1.0f));
-}
-
 /* Where a head's part of the keys (twice the block) or of the values (one more) begins. */
 static inline const bf16 *page(const Decode *d, int64_t half_block, int64_t head) {
     return d->cache + (half_block * d->kv_heads + head) * d->block_size * d->size;
@@ -210,8 +124,6 @@ static inline pair load_pair(const bf16 *from) {
     memcpy(&both, from, sizeof both);
     return (pair){(vf)(both << 16), (vf)(both & 0xffff0000)};
 }
-
-#define UNROLLED _Pragma("GCC unroll 16") for
 
 /* The scores of `group` heads with the keys of positions [begin, end). */
 static inline __attribute__((always_inline)) void score_part(

@@ -1,7 +1,7 @@
-"""``CpuKernels``: the functions of ``cpu_kernels.c`` over torch tensors, each beside a torch twin.
+"""``CpuKernels``: the functions of ``cpu_*.c`` over torch tensors, each beside a torch twin.
 
 The layers own the twins (``layernorm``, ``activation``, ``rotary_embedding``,
-``paged_attention``) and take a kernel where its ``takes_`` function says yes. How the file becomes
+``paged_attention``) and take a kernel where its ``takes_`` function says yes. How the files become
 a library is ``c_compiler``'s; whether kernels are used at all the engine decides.
 """
 
@@ -18,6 +18,7 @@ from .c_compiler import load_library
 from .context import AttentionMetadata
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
+MORE_SOURCES = tuple(SOURCE.with_name(name) for name in ("cpu_prefill.c", "cpu_vectors.h"))
 LANES = 16
 MAX_HEAD_SIZE = 256
 SPLIT = 256
@@ -40,12 +41,25 @@ class _Decode(ctypes.Structure):
     )
 
 
+class _Prefill(ctypes.Structure):
+    """``cpu_prefill.c``'s struct of that name."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("query", "cache", "table", "out")),
+        *((name, _INT) for name in ("tokens", "length", "kv_heads", "group", "size")),
+        *((name, _INT) for name in ("block_size", "query_stride", "window")),
+        ("scale", _FLOAT),
+        ("cap", _FLOAT),
+    )
+
+
 _SIGNATURES = {
     "rms_norm": (*[_POINTER] * 5, _FLOAT, _INT, _INT),
     "silu_and_mul": (_POINTER, _POINTER, _INT, _INT),
     "rotate": (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT, _INT, _INT),
     "write_cache": (_POINTER, _POINTER, _INT, _POINTER, *[_INT] * 5),
     "attend_decode": (ctypes.POINTER(_Decode),),
+    "attend_prefill": (ctypes.POINTER(_Prefill),),
 }
 
 
@@ -61,7 +75,7 @@ class CpuKernels:
     """
 
     def __init__(self, cache_dir: Path, keys: Sequence[str] = ()) -> None:
-        library = load_library(SOURCE, cache_dir, keys)
+        library = load_library(SOURCE, cache_dir, keys, more=MORE_SOURCES)
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
@@ -247,6 +261,56 @@ class CpuKernels:
         )
         self._library.attend_decode(ctypes.byref(call))
         return out
+
+    def attend_prefill(
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        metadata: AttentionMetadata,
+        index: int,
+        output: torch.Tensor,
+        scale: float,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> None:
+        """Attention of the new tokens of request ``index``, straight from the paged cache.
+
+        A token sees itself and what comes before it. Scores and sums are float32; weights are
+        rounded for their product with the values.
+
+        Args:
+            query: ``[tokens, kv_heads, group, head_size]``, as ``output``, which is filled and
+                has no gaps.
+            cache: as in ``write_cache``, the step's own tokens included.
+            scale: above 0.
+            window, soft_cap: as in ``attend_decode``.
+
+        Raises:
+            ValueError: a model gave queries of another type, or not one for each token.
+        """
+        start, end = metadata.query_start_loc[index : index + 2]
+        tokens, kv_heads, group, size = query.shape
+        query = _dense(query, (group * size, size, 1), "queries", end - start)
+        assert output.is_contiguous(), "it is the caller's own"
+        length = metadata.seq_lens[index]
+        call = _Prefill(
+            query.data_ptr(),
+            cache.data_ptr(),
+            _whole(metadata.block_tables)[index].data_ptr(),
+            output.data_ptr(),
+            tokens,
+            length,
+            kv_heads,
+            group,
+            size,
+            metadata.block_size,
+            query.stride(0),
+            window if window is not None and window < length else 0,
+            scale,
+            soft_cap or 0.0,
+        )
+        self._library.attend_prefill(ctypes.byref(call))
 
 
 def _is_plain(x: torch.Tensor) -> bool:

@@ -90,6 +90,21 @@ def test_a_kernel_with_other_values_is_not_used(
     assert f"the compiled {name} gave other values than torch" in caplog.text
 
 
+def test_a_prompts_kernel_with_other_values_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = CpuKernels.attend_prefill
+
+    def wrong(kernels: CpuKernels, *args: Any) -> None:
+        right(kernels, *args)
+        args[4].mul_(1.1)
+
+    monkeypatch.setattr(CpuKernels, "attend_prefill", wrong)
+    with caplog.at_level(logging.INFO, "hookserve"):
+        assert choose_kernels(config(), str(folder)) is None
+    assert "the compiled attend_prefill gave other values than torch" in caplog.text
+
+
 class Doubled(RMSNorm):
     def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return super()._scale(normalised, dtype) * 2
