@@ -28,7 +28,7 @@ from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.current_host import describe_patch
 from hookserve.hookspecs.errors import describe_error, did_you_mean
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.op_names import FUNCTION_OPS, registered_of
+from hookserve.hookspecs.op_names import FUNCTION_OPS, OP_CLASSES, registered_of
 from hookserve.hookspecs.targets import import_target
 
 from .custom_op import CustomOp, Replaceable, check_replacement, find_op, names_of
@@ -190,7 +190,7 @@ class OpSet:
             if claim.name not in built:
                 near = "" if find_op(claim.name) else did_you_mean(claim.name, known)
                 yield f"{claim.owner} overrides {claim.name}, which the model does not build{near}"
-        known += FUNCTION_OPS
+        known += (*OP_CLASSES, *OP_CLASSES.values(), *FUNCTION_OPS)
         for claim in self._providers.claims():
             op = claim.declaration.op
             if op not in known:
