@@ -71,6 +71,7 @@ class ScriptedEngine:
     Attributes:
         requests, aborted, finished: what the front asked for.
         gate: clear it to hold all steps back.
+        step_s: how long a step takes; in that time the front can answer to the one before.
         reports: what it says of its plugins; ``None``: it does not answer.
         num_questions: how often it was asked for that.
     """
@@ -83,6 +84,7 @@ class ScriptedEngine:
         self.gate = asyncio.Event()
         self.gate.set()
         self.step_estimate_s = 0.01
+        self.step_s = 0.001
         self.num_questions = 0
         self.reports: list[ProcessReport] | None = [
             ProcessReport(process="engine", pid=1, roles=["engine", "worker"])
@@ -145,8 +147,7 @@ class ScriptedEngine:
                 await self._channel.send(
                     StepOutputs(self._num_steps, outputs, stats, self.step_estimate_s)
                 )
-            # A step takes time, in which the front can answer to the one before.
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(self.step_s)
 
 
 # -- as a process -------------------------------------------------------------------------------
