@@ -1,5 +1,5 @@
-"""What cannot start says why in one sentence, with the right exit code; what cannot be answered
-gets the envelope, and the server lives."""
+"""What cannot start says why in one sentence, with the right exit code. Requests that cannot be
+answered are ``test_api_e2e``'s."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import shutil
 import struct
 import time
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from harness import RunningServer, run_command
+from harness import run_command
 from tiny_llama import write_tiny_llama
 
 
@@ -27,9 +24,6 @@ def refused(args: list[str], code: int, *words: str) -> str:
     for word in words:
         assert word in last, (word, last)
     return last
-
-
-# -- at start --------------------------------------------------------------------------------------
 
 
 def test_a_path_that_does_not_exist_is_74() -> None:
@@ -106,96 +100,3 @@ def test_more_context_than_the_model_has_is_78(tiny_llama: Path) -> None:
 
 def test_a_cache_too_small_for_one_request_is_78(tiny_llama: Path) -> None:
     refused(["run", str(tiny_llama), "--num-gpu-blocks-override", "1"], 78, "1")
-
-
-# -- at a request ----------------------------------------------------------------------------------
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-MESSAGES = [{"role": "user", "content": "hi"}]
-
-BAD_BODIES: list[tuple[str, str, Any, str | None]] = [
-    ("no JSON", COMPLETIONS, b"{nope", None),
-    ("an empty body", COMPLETIONS, b"", None),
-    ("a list", COMPLETIONS, [], None),
-    ("no prompt", COMPLETIONS, {"max_tokens": 1}, "prompt"),
-    ("an empty list of prompts", COMPLETIONS, {"prompt": []}, "prompt"),
-    ("a prompt of another type", COMPLETIONS, {"prompt": {"a": 1}}, "prompt"),
-    ("a token that does not exist", COMPLETIONS, {"prompt": [1, 260]}, "prompt"),
-    ("a negative token", COMPLETIONS, {"prompt": [-1]}, "prompt"),
-    ("a prompt that can never fit", COMPLETIONS, {"prompt": [7] * 600}, "prompt"),
-    ("more output than fits", COMPLETIONS, {"prompt": [7] * 500, "max_tokens": 100}, "max_tokens"),
-    ("no tokens wanted", COMPLETIONS, {"prompt": "a", "max_tokens": -1}, "max_tokens"),
-    ("tokens in words", COMPLETIONS, {"prompt": "a", "max_tokens": "ten"}, "max_tokens"),
-    ("a hot temperature", COMPLETIONS, {"prompt": "a", "temperature": 2.5}, "temperature"),
-    ("a cold temperature", COMPLETIONS, {"prompt": "a", "temperature": -0.1}, "temperature"),
-    ("top_p of nothing", COMPLETIONS, {"prompt": "a", "top_p": 0}, "top_p"),
-    ("top_k below -1", COMPLETIONS, {"prompt": "a", "top_k": -2}, "top_k"),
-    ("an empty stop", COMPLETIONS, {"prompt": "a", "stop": [""]}, "stop"),
-    ("an unknown field", COMPLETIONS, {"prompt": "a", "max_tokns": 5}, "max_tokns"),
-    ("a field not built", COMPLETIONS, {"prompt": "a", "use_beam_search": True}, "use_beam_search"),
-    ("stream options alone", COMPLETIONS, {"prompt": "a", "stream_options": {}}, "stream_options"),
-    ("no messages", CHAT, {}, "messages"),
-    ("empty messages", CHAT, {"messages": []}, "messages"),
-    ("a message without a role", CHAT, {"messages": [{"content": "hi"}]}, "messages[0]"),
-    ("tools", CHAT, {"messages": MESSAGES, "tools": [{"type": "function"}]}, "tools"),
-]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [case[1:] for case in BAD_BODIES],
-    ids=[case[0].replace(" ", "-") for case in BAD_BODIES],
-)
-def test_a_bad_body_gets_the_envelope(
-    path: str, body: Any, param: str | None, tiny_server: RunningServer
-) -> None:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with tiny_server.client() as client:
-        reply = client.post(path, content=content, headers={"content-type": "application/json"})
-    assert reply.status_code == 400, reply.text
-    error = reply.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == "invalid_request_error"
-    assert error["message"]
-    assert "Traceback" not in reply.text
-    if param is not None:
-        assert error["param"].startswith(param), error
-    assert tiny_server.status("/readyz") == 200
-
-
-def test_an_unknown_field_names_the_nearest_one(tiny_server: RunningServer) -> None:
-    reply = tiny_server.post(COMPLETIONS, {"prompt": "a", "max_tokns": 5})
-    assert "max_tokens" in reply.json()["error"]["message"]
-
-
-def test_a_field_without_meaning_here_is_named_in_a_header(tiny_server: RunningServer) -> None:
-    reply = tiny_server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, "user": "me"})
-    assert reply.status_code == 200, reply.text
-    assert reply.headers["x-hookserve-unused"] == "user"
-
-
-def test_another_model_is_404(tiny_server: RunningServer) -> None:
-    reply = tiny_server.post(COMPLETIONS, {"model": "gpt-4", "prompt": "a"})
-    assert reply.status_code == 404
-    assert "gpt-4" in reply.json()["error"]["message"]
-
-
-def test_other_routes_and_methods_get_the_envelope_too(tiny_server: RunningServer) -> None:
-    assert tiny_server.get("/v1/nothing").status_code == 404
-    assert tiny_server.get("/v1/nothing").json()["error"]["message"]
-    wrong = tiny_server.get(COMPLETIONS)
-    assert wrong.status_code == 405
-    assert wrong.json()["error"]["message"]
-
-
-def test_a_long_value_of_the_clients_is_not_repeated(tiny_server: RunningServer) -> None:
-    reply = tiny_server.post(COMPLETIONS, {"prompt": "a", "model": "x" * 5000})
-    assert reply.status_code in (400, 404)
-    assert "x" * 300 not in reply.text
-
-
-def test_a_body_that_is_too_big_is_refused(tiny_server: RunningServer) -> None:
-    with tiny_server.client() as client:
-        reply = client.post(COMPLETIONS, content=b"[" + b" " * (80 << 20) + b"]")
-    assert reply.status_code == 413
-    assert tiny_server.status("/readyz") == 200
