@@ -23,8 +23,12 @@ static inline vf load(const bf16 *from) {
     return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
-/* Round to nearest, ties to even; what is not a number stays so. */
+/* Round to nearest, ties to even; what is not a number stays so. The instruction takes numbers too
+ * small for a full mantissa as 0. */
 static inline vh narrow(vf x) {
+#ifdef __AVX512BF16__
+    return (vh)_mm512_cvtneps_pbh((__m512)x);
+#endif
     vu bits = (vu)x;
     vu rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     vu is_nan = (vu)(x != x);
@@ -71,7 +75,7 @@ static inline vf choose(vi mask, vf yes, vf no) {
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
-/* The larger one of each lane's two, and `x` where either is not a number. */
+/* The larger or the smaller one of each lane's two, and `x` where either is not a number. */
 static inline vf larger(vf limit, vf x) {
 #ifdef __AVX512F__
     return (vf)_mm512_max_ps((__m512)limit, (__m512)x);
@@ -80,12 +84,19 @@ static inline vf larger(vf limit, vf x) {
 #endif
 }
 
+static inline vf smaller(vf limit, vf x) {
+#ifdef __AVX512F__
+    return (vf)_mm512_min_ps((__m512)limit, (__m512)x);
+#else
+    return choose(limit < x, limit, x);
+#endif
+}
+
 /* e^x by range reduction and a polynomial, relative error below 3e-7, for x of [-87, 88] and as at
  * its ends for what lies outside; what is not a number stays so. */
 static inline vf exponential(vf x) {
     const vf magic = broadcast(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    x = choose(x < -87.0f, broadcast(-87.0f), x);
-    x = choose(x > 88.0f, broadcast(88.0f), x);
+    x = smaller(broadcast(88.0f), larger(broadcast(-87.0f), x));
     vf n = (x * 1.44269504088896341f + magic) - magic;
     vf r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
