@@ -161,6 +161,8 @@ def test_a_sequences_values_do_not_depend_on_its_neighbours(dtype: torch.dtype) 
 def test_more_parts_than_are_joined_at_a_time() -> None:
     end = 18 * PART - 5
     batch = make_batch([(end - 1, end), (7, 8)], size=16, group=1, kv_heads=1, block=16)
+    # The newest key scores highest, so that all that was joined before it counts for less.
+    batch.cache[batch.tables[0, (end - 1) // 16], 0, 0, (end - 1) % 16] = batch.query[0, 0] * 2
     batch.check()
     batch.check(window=17 * PART)
 
