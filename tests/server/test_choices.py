@@ -199,6 +199,37 @@ def test_cached_tokens_are_those_before_the_request(serve_script: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_each_event_says_what_usage_is_by_then_where_that_is_asked_for(
+    serve_script: Any, path: str
+) -> None:
+    body: dict[str, Any] = {"n": 2, "stream": True}
+    body |= {"prompt": "ab"} if path == COMPLETIONS else {"messages": HELLO}
+
+    async def run() -> None:
+        async with serve_script(say("xy")) as served:
+            for last in (False, True):
+                options = {"continuous_usage_stats": True, "include_usage": last}
+                asked = {**body, "stream_options": options}
+                found = chunks_of((await served.http.post(path, json=asked)).text)
+                usage = [chunk["usage"] for chunk in found]
+                counts = [each["completion_tokens"] for each in usage]
+                if (
+                    path == CHAT
+                ):  # the first event of each choice tells who speaks, a last one how it ends
+                    assert sorted({*counts}) == [1, 2, 3, 4]
+                else:
+                    assert counts == [1, 2, 3, 4] + [4] * last
+                assert (found[-1]["choices"] == []) == last
+                for each in usage:
+                    total = each["prompt_tokens"] + each["completion_tokens"]
+                    assert each["total_tokens"] == total
+            plain = chunks_of((await served.http.post(path, json=body)).text)
+        assert all("usage" not in chunk for chunk in plain)
+
+    asyncio.run(run())
+
+
 class Observer:
     """A plugin that keeps the records of finished requests."""
 

@@ -275,6 +275,7 @@ def test_the_fold_of_a_stream_is_the_whole_reply(serve_script: Callable[..., Any
         @settings(
             max_examples=NUM_EXAMPLES,
             deadline=None,
+            report_multiple_bugs=False,
             suppress_health_check=[HealthCheck.too_slow],
         )
         @given(case=cases(), options=STREAM_OPTIONS)
