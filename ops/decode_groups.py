@@ -55,11 +55,12 @@ class DecodeGroup:
         """Hide what lies outside ``[start, end)`` of each row."""
         if self.num_rows == 1:
             return
-        at = torch.arange(self.num_blocks * block_size)
-        hidden = at >= torch.tensor(self.ends)[:, None]
+        device = self.blocks.device
+        at = torch.arange(self.num_blocks * block_size, device=device)
+        hidden = at >= torch.tensor(self.ends, device=device)[:, None]
         if any(self.starts):
-            hidden |= at < torch.tensor(self.starts)[:, None]
-        mask = torch.zeros(hidden.shape, dtype=dtype)
+            hidden |= at < torch.tensor(self.starts, device=device)[:, None]
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
         self.mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
 
 
@@ -88,7 +89,7 @@ def make_groups(
     for rows in split:
         is_only = len(split) == 1
         rows = sorted(rows) if is_only else rows
-        index = None if is_only else torch.tensor(rows)
+        index = None if is_only else torch.tensor(rows, device=metadata.block_tables.device)
         tables = metadata.block_tables[: len(rows)] if is_only else metadata.block_tables[index]
         firsts = [seen_from(lengths[row]) // size for row in rows]
         blocks = _seen_blocks(tables, firsts, max(num_blocks[row] for row in rows))
@@ -129,7 +130,8 @@ def _seen_blocks(tables: torch.Tensor, firsts: list[int], count: int) -> torch.T
     row's end is any block."""
     if not any(firsts):
         return tables[:, :count]
-    wanted = torch.tensor(firsts)[:, None] + torch.arange(count)
+    device = tables.device
+    wanted = torch.tensor(firsts, device=device)[:, None] + torch.arange(count, device=device)
     return tables.gather(1, wanted.clamp_(max=tables.shape[1] - 1))
 
 

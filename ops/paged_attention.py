@@ -82,9 +82,11 @@ class PagedAttentionImpl(AttentionImpl):
         self.group_size = self.num_heads // self.num_kv_heads
         context = get_model_context()
         self.dtype = context.dtype if context else torch.get_default_dtype()
-        # Only bfloat16 gains from the products: in float32 both ways cost the same.
+        # Only bfloat16 on a CPU gains from the products: in float32 both ways cost the same. A model
+        # is built with its device as the default one.
         self.by_matmul = (
             self.dtype is torch.bfloat16
+            and torch.get_default_device().type == "cpu"
             and self.logits_soft_cap is None
             and can_pack(self.dtype)[0]
         )
@@ -102,8 +104,9 @@ class PagedAttentionImpl(AttentionImpl):
         pages = kv_cache.view(-1, kv_cache.shape[-2] * self.head_size)
         # The values of a block lie a fixed number of pages after its keys.
         self._key_pages, self._value_pages = pages, pages[self.num_kv_heads :]
-        # Memory that is never written to is never mapped.
-        count = len(self._rows) // (2 * _KEPT_PART) if self.keeps_copies else 0
+        # Memory of a CPU that is never written to is never mapped; elsewhere no copies are kept.
+        keeps_copies = self.keeps_copies and kv_cache.is_cpu
+        count = len(self._rows) // (2 * _KEPT_PART) if keeps_copies else 0
         self._kept_rows = tuple(self._rows.new_empty(count, self.head_size) for _ in "kv")
         self._copies: _Copies | None = None
 
@@ -147,7 +150,7 @@ class PagedAttentionImpl(AttentionImpl):
         for values, where rows are numbered through all of ``[num_blocks, 2, kv_heads,
         block_size]``."""
         size = metadata.block_size
-        heads = torch.arange(self.num_kv_heads) * size
+        heads = torch.arange(self.num_kv_heads, device=metadata.slot_mapping.device) * size
         first = metadata.slot_mapping // size * (2 * self.num_kv_heads * size)
         keys = ((first + metadata.slot_mapping % size)[:, None] + heads).view(-1)
         return keys, keys + self.num_kv_heads * size
@@ -155,7 +158,7 @@ class PagedAttentionImpl(AttentionImpl):
     def _pages(self, blocks: torch.Tensor) -> torch.Tensor:
         """Where the keys of ``blocks: [n, num_blocks]`` lie, ``[n * kv_heads * num_blocks]``;
         pages are numbered through all of ``[num_blocks, 2, kv_heads]``."""
-        heads = torch.arange(self.num_kv_heads)[:, None]
+        heads = torch.arange(self.num_kv_heads, device=blocks.device)[:, None]
         return (blocks[:, None] * (2 * self.num_kv_heads) + heads).view(-1)
 
     def _gather(self, pages: torch.Tensor, into: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -326,7 +329,7 @@ class PagedAttentionImpl(AttentionImpl):
         is_causal = n == length and window is None and self.logits_soft_cap is None
         mask = None
         if n > 1 and not is_causal:
-            mask = _chunk_mask(index, n, length - start, window, query.dtype, metadata.cache)
+            mask = _chunk_mask(index, n, length - start, window, query, metadata.cache)
         if self.logits_soft_cap is not None:
             prefill_capped(query, keys, values, self.scale, self.logits_soft_cap, mask, output)
             return
@@ -358,14 +361,14 @@ AS_WRITTEN = AsWritten(PagedAttentionBackend, PagedAttentionImpl)
 
 
 def _chunk_mask(
-    index: int, n: int, length: int, window: int | None, dtype: torch.dtype, cache: dict[Any, Any]
+    index: int, n: int, length: int, window: int | None, like: torch.Tensor, cache: dict[Any, Any]
 ) -> torch.Tensor:
     """``[n, length]`` for the last ``n`` of ``length`` tokens: hides from each what comes after
-    it, and what has left its window."""
-    name = ("chunk mask", index, window, dtype)
+    it, and what has left its window. Of the type of ``like``, and where that is."""
+    name = ("chunk mask", index, window, like.dtype)
     mask: torch.Tensor | None = cache.get(name)
     if mask is None:
-        hidden = torch.full((n, length), float("-inf"), dtype=dtype)
+        hidden = like.new_full((n, length), float("-inf"))
         if window is None:
             mask = hidden.triu_(length - n + 1)
         else:

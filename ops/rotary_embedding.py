@@ -161,7 +161,12 @@ def get_rope(
     if context is not None and key in context.shared:
         shared: RotaryEmbedding = context.shared[key]
         return shared
-    inv_freq, factor = rotary_frequencies(rotary_dim, max_position, parameters, max_length)
+    # Computed where models are checked: on a GPU a power ends in other digits, which far positions
+    # multiply.
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        inv_freq, factor = rotary_frequencies(rotary_dim, max_position, parameters, max_length)
+    inv_freq = inv_freq.to(device)
     kind = RotaryEmbedding if rotary_dim == head_size else PartialRotaryEmbedding
     rope = kind(head_size, inv_freq, factor)
     if context is not None:

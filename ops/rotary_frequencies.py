@@ -153,7 +153,8 @@ ROPE_TYPES: tuple[str, ...] = tuple(_FREQUENCIES)
 def _wavelengths(dim: int, base: float) -> torch.Tensor:
     """``[dim / 2]``: positions for one radian."""
     exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
-    return torch.as_tensor(base**exponents)
+    wavelengths: torch.Tensor = base**exponents
+    return wavelengths
 
 
 def _base(parameters: Parameters) -> float:
