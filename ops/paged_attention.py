@@ -82,8 +82,8 @@ class PagedAttentionImpl(AttentionImpl):
         self.group_size = self.num_heads // self.num_kv_heads
         context = get_model_context()
         self.dtype = context.dtype if context else torch.get_default_dtype()
-        # Only bfloat16 on a CPU gains from the products: in float32 both ways cost the same. A model
-        # is built with its device as the default one.
+        # Only bfloat16 on a CPU gains from the products: in float32 both ways cost the same. A
+        # model is built with its device as the default one.
         self.by_matmul = (
             self.dtype is torch.bfloat16
             and torch.get_default_device().type == "cpu"
