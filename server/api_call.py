@@ -187,6 +187,8 @@ class ApiCall:
         processors = self.serving.processors
         if not processors and self.wanted.vllm_xargs:
             self.note_unused([FIELD])
+        if self.checked.stream_options.include_obfuscation is not None:
+            self.note_unused(["stream_options.include_obfuscation"])
         try:
             await processors.ask(every)
         except PluginError as error:
@@ -264,7 +266,12 @@ async def open_call(
         ApiError, RequestError: it is refused, here or by a plugin.
     """
     reading = await read_request(request, decoder)
-    call = ApiCall(request, route, decoder, check, reading.decoded)
+    # A large one is checked in a thread too: only there may the loop come in between.
+    call = await _off_loop(
+        len(reading.body),
+        lambda _: ApiCall(request, route, decoder, check, reading.decoded),
+        reading.body,
+    )
     call.headers = reading.headers
     try:
         await call.before_request(reading.body)

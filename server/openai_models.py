@@ -3,6 +3,7 @@ request may have at most."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -44,7 +45,14 @@ def _card(serving: Serving, name: str) -> dict[str, Any]:
         "parent": None,
         "max_model_len": serving.engine_config.model.max_model_len,
         "limits": _limits(serving),
+        "defaults": _defaults(serving),
     }
+
+
+def _defaults(serving: Serving) -> dict[str, float]:
+    """What holds where a request says nothing."""
+    fields = dataclasses.asdict(serving.defaults)
+    return {name: value for name, value in fields.items() if name != "eos_token_ids"}
 
 
 def _limits(serving: Serving) -> dict[str, int]:
@@ -70,6 +78,7 @@ def _limits(serving: Serving) -> dict[str, int]:
         "logprobs": context.most_logprobs,
         "cache_salt_characters": wire_common.MAX_SALT_LEN,
         "vllm_xargs_bytes": wire_common.MAX_XARGS_BYTES,
+        "repeated_bytes": sampling.MAX_REPEATED_BYTES,
         "chat_template_kwargs": wire_common.MAX_TEMPLATE_OPTIONS,
     }
 

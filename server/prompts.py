@@ -82,7 +82,8 @@ def shortening_of(
             code="invalid_value",
         )
     if most == -1:
-        most = max(1, limits.capacity - (max_tokens or DEFAULT_MAX_TOKENS))
+        room = DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
+        most = max(1, limits.capacity - room)
     return Shortening(most, "start" if fields.truncation_side == "right" else "end")
 
 
@@ -153,7 +154,9 @@ def read_chat(wanted: ChatRequest, limits: ContextLimits, reserved: frozenset[st
             param="messages",
             code="too_many_messages",
         )
-    asked = wanted.max_completion_tokens or wanted.max_tokens
+    asked = wanted.max_completion_tokens
+    if asked is None:
+        asked = wanted.max_tokens
     continues = bool(wanted.continue_final_message)
     if continues and wanted.add_generation_prompt:
         raise bad_request(

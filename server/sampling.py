@@ -25,6 +25,9 @@ from .wire_common import (
 MAX_BIAS = 100
 MAX_SEQUENCES = 1024
 """Of all prompts of one request together."""
+MAX_REPEATED_BYTES = 2**22
+"""Of what each of a request's sequences is told again: ``vllm_xargs`` as JSON, and 4 bytes for each
+token id. More would take longer to repeat than a step takes."""
 
 V = TypeVar("V")
 
@@ -78,7 +81,9 @@ def sampling_params(
             extra_args=_extra_args(fields.vllm_xargs),
         )
         _check_some_are_left(params)
-        return [msgspec.structs.replace(params, max_tokens=most) for most in max_tokens]
+        _check_repeated(params, len(max_tokens) * (best_of or params.n))
+        of_most = {most: msgspec.structs.replace(params, max_tokens=most) for most in {*max_tokens}}
+        return [of_most[most] for most in max_tokens]
     except SamplingParamsError as error:
         raise bad_request(cut(str(error)), param=error.param, code="invalid_value") from None
 
@@ -159,6 +164,26 @@ def _check_some_are_left(params: SamplingParams) -> None:
             "allowed_token_ids: bad_words and min_tokens leave none of them",
             param="allowed_token_ids",
             code="invalid_value",
+        )
+
+
+def _check_repeated(params: SamplingParams, num_sequences: int) -> None:
+    """Raise the 400 for more than all sequences together can be told."""
+    sizes = {
+        "allowed_token_ids": 4 * len(params.allowed_token_ids or ()),
+        "logit_bias": 4 * len(params.logit_bias or ()),
+        "stop_token_ids": 4 * len(params.stop_token_ids),
+        "bad_words": 4 * sum(map(len, params.bad_words_token_ids)),
+        "vllm_xargs": len(msgspec.json.encode(params.extra_args)) if params.extra_args else 0,
+    }
+    num_bytes = num_sequences * sum(sizes.values())
+    if num_bytes > MAX_REPEATED_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise bad_request(
+            f"{largest}: with {num_sequences} sequences, each of which is told of it, {num_bytes} "
+            f"bytes; {MAX_REPEATED_BYTES} are the limit",
+            param=largest,
+            code="too_many_sequences",
         )
 
 

@@ -61,6 +61,8 @@ RequestId = Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]{1,128}\Z")]
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """Without a meaning on a server of one's own."""
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):

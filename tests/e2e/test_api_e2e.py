@@ -298,7 +298,7 @@ BOTH_ROUTES: dict[str, list[Any]] = {
     "stream": ["yes"],
     "stream_options": [{}],
     "vllm_xargs": [{"x": "y" * 70_000}, json.loads("[" * 40 + "]" * 40)],
-    # Names of code to import (field fault C6), and fields that nobody knows.
+    # Names of code to import, and fields that nobody knows.
     "logits_processors": [["os.system"], [{"qualname": "os.system", "args": ["id"]}]],
     "temperture": [0],
     "max_tokns": [5],
@@ -351,7 +351,7 @@ BAD = [
     Bad(CHAT, part(type="image_url", image_url={"url": "x"}), "messages[0].content[0].type"),
     Bad(CHAT, part(type="text"), "messages[0].content[0].text"),
     Bad(CHAT, {**BEGIN[CHAT], "messages": [{"role": "user", "content": "w1"}] * 9000}, "messages"),
-    # Bodies that are none (field faults D9, F8, G6).
+    # Bodies that are none.
     *(
         Bad(path, body)
         for path in (COMPLETIONS, CHAT, "/tokenize", "/detokenize")
@@ -374,7 +374,7 @@ BAD = [
     Bad("/tokenize", {"prompt": ["a"]}, "prompt"),
     Bad("/tokenize", {"messages": [{"role": "user"}]}, "messages[0].content"),
     Bad("/detokenize", {"tokens": [999_999]}, "tokens[0]"),
-    # What is not there, and ways that are not spoken (D9, G7).
+    # What is not there, and ways that are not spoken.
     Bad(COMPLETIONS, {"prompt": "w1", "model": "gpt-9"}, "model", 404),
     Bad(COMPLETIONS, {"prompt": "w1", "model": "x" * 100_000}, "model", 404),
     Bad("/v1/nothing", {}, None, 404),

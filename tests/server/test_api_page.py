@@ -30,20 +30,6 @@ def test_every_field_that_is_accepted_without_effect_is_named(page: str) -> None
     assert set(re.findall(r"`([a-z_]+)`", sentence)) == UNUSED_FIELDS
 
 
-def test_every_limit_of_a_model_is_explained(page: str) -> None:
-    (table,) = re.findall(r"## Limits\n(.*?)\n## ", page, re.DOTALL)
-    first_column = "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))
-    assert re.findall(r"`([a-z_]+)`", first_column) == LIMITS
-
-
-LIMITS = [
-    *("tokens", "body_bytes", "body_objects", "body_texts", "prompts", "messages"),
-    *("text_characters", "n", "sequences", "stop", "stop_characters", "stop_token_ids"),
-    *("logit_bias", "allowed_token_ids", "bad_words", "bad_word_characters", "logprobs"),
-    *("cache_salt_characters", "vllm_xargs_bytes", "chat_template_kwargs"),
-]
-
-
 @pytest.mark.parametrize(
     ("pattern", "limit"),
     [

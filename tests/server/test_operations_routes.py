@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -114,9 +116,9 @@ class UnbuildablePlugin:
         return UnbuildableLogger
 
 
-def test_models(serve_script: Any) -> None:
+def test_models(serve_script: Any, source_root: Path) -> None:
     async def run() -> None:
-        async with serve_script(say("a")) as served:
+        async with serve_script(say("a"), generation_config={"top_k": 7}) as served:
             listed = (await served.http.get("/v1/models")).json()
             one = await served.http.get("/v1/models/org/alias")
             none = await served.http.get("/v1/models/other")
@@ -125,7 +127,13 @@ def test_models(serve_script: Any) -> None:
         assert one.json() == listed["data"][1]
         assert one.json()["object"] == "model"
         assert one.json()["max_model_len"] == 128
-        assert one.json()["limits"]["tokens"] == 128
+        assert one.json()["defaults"]["top_k"] == 7
+        limits = one.json()["limits"]
+        assert limits["tokens"] == 128 and min(limits.values()) > 0
+        page = (source_root / "docs" / "api.md").read_text(encoding="utf-8")
+        (table,) = re.findall(r"## Limits\n(.*?)\n## ", page, re.DOTALL)
+        first_column = "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE))
+        assert re.findall(r"`([a-z_]+)`", first_column) == list(limits)
         assert none.status_code == 404
         assert none.json()["error"]["code"] == "model_not_found"
 

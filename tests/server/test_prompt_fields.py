@@ -149,7 +149,7 @@ def test_options_that_the_template_does_not_look_at_are_named(serve_script: Any)
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        # What decides what a template does at all: a request must not set it (field fault F6).
+        # What decides what a template does at all: a request must not set it.
         *(
             ({"chat_template_kwargs": {name: "x"}}, f"chat_template_kwargs.{name}")
             for name in ("chat_template", "tokenize", "conversation", "messages", "eos_token")
@@ -197,13 +197,19 @@ def test_a_name_of_the_request_is_in_its_reply_and_header(serve_script: Any) -> 
             other = await served.http.post(COMPLETIONS, json={"prompt": "a"}, headers=headers)
             assert other.json()["id"] != "cmpl-header"
             assert other.headers["x-request-id"] == "header"
-            # Two at once are not taken for one another (field fault D13).
+            # Two at once are not taken for one another.
             bodies = [{**named, "prompt": text} for text in ("x", "y")]
             await asyncio.gather(*(served.http.post(COMPLETIONS, json=body) for body in bodies))
             ids = [request.request_id for request in served.engine.requests]
             assert len(set(ids)) == 4
 
     asyncio.run(run())
+
+
+def test_a_stream_is_not_padded(serve_script: Any) -> None:
+    fields = {"stream": True, "stream_options": {"include_obfuscation": False}}
+    reply, _ = sent(serve_script, COMPLETIONS, {"prompt": "a", **fields})
+    assert reply.headers["x-hookserve-unused"] == "stream_options.include_obfuscation"
 
 
 def test_the_newest_of_two_names_for_the_longest_answer_counts(serve_script: Any) -> None:

@@ -72,6 +72,7 @@ BOTH_ROUTES: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": "s" * 1025}, "cache_salt"),
     ({"return_tokens_as_token_ids": 1}, "return_tokens_as_token_ids"),
 ]
+MANY_IDS = {"stop_token_ids": [7] * 1024, "logit_bias": {"5": 1}}
 ONE_ROUTE: list[tuple[str, dict[str, Any], str]] = [
     (COMPLETIONS, {"logprobs": 21}, "logprobs"),
     (COMPLETIONS, {"logprobs": 100_000}, "logprobs"),
@@ -86,6 +87,9 @@ ONE_ROUTE: list[tuple[str, dict[str, Any], str]] = [
     (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
     (COMPLETIONS, {"prompt": ["a"] * 9, "n": 128}, "n"),
     (COMPLETIONS, {"prompt": ["a"] * 9, "best_of": 128}, "best_of"),
+    # What each of many sequences would be told.
+    (COMPLETIONS, {"prompt": ["a"] * 8, "n": 128, "vllm_xargs": {"x": "y" * 5000}}, "vllm_xargs"),
+    (COMPLETIONS, {"prompt": ["a"] * 8, "n": 128, **MANY_IDS}, "stop_token_ids"),
     (CHAT, {"logprobs": 1}, "logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
