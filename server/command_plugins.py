@@ -1,7 +1,8 @@
 """``server plugins``: which plugins are installed, what they do, and which one is at fault.
 
 ``list`` reads metadata and ``hookserve.toml`` and imports no plugin; ``list --load``, ``show`` and
-``hooks`` load the native ones in a child process with a deadline; ``bisect`` runs a command.
+``hooks`` load the native ones in a child process with a deadline; ``hooks --url`` asks a server
+that runs; ``bisect`` runs a command.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from .plugin_table import PluginRow, format_table, read_rows, to_plain
 from .settings import Settings, all_specs, resolve_settings
 
 if TYPE_CHECKING:
+    from hookserve.hookspecs.report import ProcessReport
+
     from .plugin_probe import Probe
 
 _VERBS = {
     "list": ("[flags]", "what is installed, and what is known without loading it"),
     "show": ("NAME [flags]", "everything about one plugin, with the traceback of its failure"),
-    "hooks": ("[flags]", "every hook, and who implements it, in call order"),
+    "hooks": ("[flags]", "every hook, who implements it, in call order, and who computes each op"),
     "bisect": ("[flags] -- COMMAND ...", "find the plugin that makes a command fail"),
 }
 _BISECT_EPILOG = (
@@ -62,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     made["list"].add_argument(
         "--load", action="store_true", help="load native plugins in a child process, and say how"
     )
+    made["hooks"].add_argument(
+        "--url",
+        help="a server that runs: what its processes call, and how often ops have run there",
+    )
+    made["hooks"].add_argument(
+        "--api-key", dest="key", metavar="KEY", help="of the scope admin, for the server at --url"
+    )
     made["show"].add_argument("name", metavar="NAME", help="as in --plugins")
     made["bisect"].add_argument(
         "--timeout",
@@ -84,7 +94,7 @@ def run(found: argparse.Namespace) -> int:
     if verb == "show":
         return _show(settings, found.name, as_json=found.json)
     if verb == "hooks":
-        return _hooks(settings, as_json=found.json)
+        return _hooks(settings, found)
     rows = _load(settings) if found.load else _read(settings)
     print(json.dumps(to_plain(rows), indent=2) if found.json else format_table(rows))
     return 0
@@ -143,9 +153,40 @@ def _show(settings: Settings, entry: str, *, as_json: bool) -> int:
     return probe.exit_code
 
 
-def _hooks(settings: Settings, *, as_json: bool) -> int:
+def _hooks(settings: Settings, found: argparse.Namespace) -> int:
     from .hook_table import format_hooks, hook_rows
+    from .op_listing import declared_ops, format_ops, running_ops
 
-    rows = hook_rows(_probe(settings).reports)
-    print(json.dumps(msgspec.to_builtins(rows), indent=2) if as_json else format_hooks(rows))
+    if found.url is None:
+        if found.key is not None:
+            raise UsageError("--api-key is for the server at --url, which is not given")
+        reports = _probe(settings).reports
+        ops = declared_ops(reports)
+    else:
+        processes = _ask(found)
+        reports = [report for process in processes for report in process.plugins]
+        ops = running_ops(processes)
+    rows = hook_rows(reports)
+    if found.json:
+        print(json.dumps(msgspec.to_builtins({"hooks": rows, "ops": ops}), indent=2))
+    else:
+        print(f"{format_hooks(rows)}\n\n{format_ops(ops)}")
     return 0
+
+
+def _ask(found: argparse.Namespace) -> list[ProcessReport]:
+    """What the processes of a server that runs tell of themselves.
+
+    Raises:
+        HookserveError: it cannot be reached, or refuses.
+    """
+    import asyncio
+
+    from .http_lines import Address
+    from .live_reports import read_reports
+
+    flags = sorted(set(given_flags(found)))
+    if flags:
+        option = "--" + flags[0].replace("_", "-")
+        raise UsageError(f"{option} says what to load, and --url names a server that runs already")
+    return asyncio.run(read_reports(Address.parse(found.url), found.key))

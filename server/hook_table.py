@@ -1,6 +1,6 @@
 """Every hook with its implementations in call order, for ``server plugins hooks``.
 
-Made of the specifications and of the reports of a process that loaded the plugins.
+Made of the specifications and of the reports of one process, or several, that loaded the plugins.
 """
 
 from __future__ import annotations
@@ -39,20 +39,26 @@ def hook_rows(reports: Sequence[PluginReport]) -> list[HookRow]:
 
 
 def _row(info: HookInfo, reports: Iterable[PluginReport]) -> HookRow:
-    found = [
+    found = {
         (hook.position, ImplementationRow(report.identity, hook.where))
         for report in reports
         for hook in report.hooks
         if hook.name == info.name and hook.position is not None
-    ]
+    }
     return HookRow(
         name=info.name,
         call=info.call,
         roles=list(info.roles),
         failure=info.failure,
         tier=tier_of("hook", info.name),
-        implementations=[row for _, row in sorted(found, key=lambda pair: pair[0])],
+        implementations=[row for _, row in sorted(found, key=_place)],
     )
+
+
+def _place(found: tuple[int, ImplementationRow]) -> tuple[int, str]:
+    """Processes that load other plugins count from another one."""
+    position, row = found
+    return position, row.identity
 
 
 def format_hooks(rows: Iterable[HookRow]) -> str:

@@ -29,6 +29,7 @@ from .credentials import Credentials
 from .endpoint_set import EndpointSet
 from .errors import unavailable
 from .health import Health
+from .op_listing import log_ops
 from .plugin_layers import PluginLayers
 from .plugin_tasks import contain
 from .processor_questions import ProcessorQuestions
@@ -99,7 +100,13 @@ class ServerRuntime:
             self._tasks.append(asyncio.create_task(self.loggers.log_forever(interval_s)))
         self._tasks.append(asyncio.create_task(self._log_stalls()))
         self.health.set_ready()
+        self._tasks.append(asyncio.create_task(self._log_ops()))
         return ready
+
+    async def _log_ops(self) -> None:
+        """After the warm-up, so that what is used has run."""
+        third = [each.identity for each in self.host.plugins if not each.is_builtin]
+        log_ops([self.host.report("front"), *await self.serving.engine_reports.ask()], third)
 
     def _drop_inactive(self) -> None:
         """What was built of plugins that turned out to be broken since then."""

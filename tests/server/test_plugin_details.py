@@ -130,7 +130,7 @@ def test_show_tells_what_the_files_tell_where_loading_stopped(tell: Any, tmp_pat
 
 def test_hooks_lists_every_hook_with_its_implementations_in_call_order(tell: Any) -> None:
     config = ("--plugin-config", json.dumps({"whole": {"folder": "/data"}}))
-    rows = {row["name"]: row for row in json.loads(tell("hooks", "--json", *config))}
+    rows = {row["name"]: row for row in json.loads(tell("hooks", "--json", *config))["hooks"]}
     assert list(rows) == list(read_specs(specs))
     for name, info in read_specs(specs).items():
         row = rows[name]
