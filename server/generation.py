@@ -71,6 +71,12 @@ class Generation:
         self.per_prompt = params[0].best_of or self.n
         self.prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
         """By prompt, once its first token is there."""
+        self.num_prompt_tokens = sum(len(prompt) for prompt in prompts)
+        """Each prompt once, however many sequences go on from it."""
+        self.num_completion_tokens = 0
+        """Of all sequences, those too of which ``best_of`` returns nothing."""
+        self.num_cached_tokens = 0
+        """Prompt tokens that were in the cache before this request put them there."""
         self.filter = call.response_filter()
         """What all that is returned goes through; ``deltas`` have, unless the best are to be
         chosen among more."""
@@ -88,21 +94,6 @@ class Generation:
         self._ttft_s: float | None = None
         self._is_gone = False
         self._is_prompt_only = is_prompt_only
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Each prompt once, however many sequences go on from it."""
-        return sum(len(prompt) for prompt in self.prompts)
-
-    @property
-    def num_completion_tokens(self) -> int:
-        """Of all sequences, those too of which ``best_of`` returns nothing."""
-        return sum(sequence.processor.num_tokens for sequence in self._sequences)
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Prompt tokens that were in the cache before this request put them there."""
-        return sum(self._num_cached.values())
 
     async def __aenter__(self) -> Generation:
         together = [Siblings(self.n, self.per_prompt) for _ in self.prompts]
@@ -169,6 +160,7 @@ class Generation:
             if output.new_token_ids:
                 self._note_tokens(sequence, output)
             delta = self._push(sequence.processor, output)
+            self.num_completion_tokens += len(delta.token_ids)
             if delta.stopped_by_text:
                 self._finish(sequence)
             shown = await self._pass_on(index, sequence, delta) if is_filtered else delta
@@ -214,8 +206,10 @@ class Generation:
         if not sequence.has_begun:
             sequence.has_begun = True
             # One sequence computes the prompt; the others find it in the cache.
-            known = self._num_cached.get(index, output.num_cached_tokens)
-            self._num_cached[index] = min(known, output.num_cached_tokens)
+            known = self._num_cached.get(index)
+            num_cached = output.num_cached_tokens if known is None else known
+            self._num_cached[index] = min(num_cached, output.num_cached_tokens)
+            self.num_cached_tokens += self._num_cached[index] - (known or 0)
             if params.prompt_logprobs is not None:
                 self.prompt_logprobs[index] = output.prompt_logprobs
                 is_short |= len(output.prompt_logprobs or ()) != len(self.prompts[index])

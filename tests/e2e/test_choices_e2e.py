@@ -46,6 +46,47 @@ def test_three_choices_with_a_seed_differ_and_repeat(exact_server: RunningServer
     assert alone == texts
 
 
+def test_a_prompt_alone_is_scored_as_it_was_when_it_was_generated(
+    exact_server: RunningServer,
+) -> None:
+    """What evaluation harnesses ask for: the text again, with what each of its tokens got."""
+    prompts = [START["prompt"], "naïve 🙂👩‍👩‍👧 日本語 e\u0301"]
+    fields = {"temperature": 0, "logprobs": 2}
+    written = choices_of(exact_server, {**START, **fields, "prompt": prompts, "echo": True})
+    again = {**fields, "echo": True, "max_tokens": 0, "return_token_ids": True}
+    texts = [choice["text"] for choice in written]
+    scored = choices_of(exact_server, {**again, "prompt": texts, "prompt_logprobs": 2})
+    num_same = 0
+    for prompt, first, second in zip(prompts, written, scored, strict=True):
+        assert first["text"].startswith(prompt)
+        assert second["text"] == first["text"]
+        assert second["token_ids"] == []
+        assert second["finish_reason"] == "length"
+        shown = second["logprobs"]
+        assert shown["token_logprobs"][0] is None
+        assert shown["top_logprobs"][0] is None
+        assert len(shown["tokens"]) == len(second["prompt_token_ids"])
+        known = [entry[str(t)] for t, entry in pairs(second)]
+        assert shown["token_logprobs"][1:] == [each["logprob"] for each in known]
+        if shown["tokens"] == first["logprobs"]["tokens"]:  # it is read as it was written
+            num_same += 1
+            values = first["logprobs"]["token_logprobs"][1:]
+            assert shown["token_logprobs"][1:] == pytest.approx(values, abs=1e-3)
+        for name, offset in zip(shown["tokens"], shown["text_offset"], strict=True):
+            if not name.startswith("bytes:"):
+                assert second["text"].startswith(name, offset)
+    assert num_same > 0
+    by_ids = {**again, "prompt": [choice["prompt_token_ids"] for choice in scored]}
+    for one, other in zip(scored, choices_of(exact_server, by_ids), strict=True):
+        assert other["text"] == one["text"]
+        assert other["logprobs"]["text_offset"] == one["logprobs"]["text_offset"]
+
+
+def pairs(choice: dict[str, Any]) -> list[tuple[int, Any]]:
+    """Each token of a prompt but the first, and what ``prompt_logprobs`` tell of it."""
+    return list(zip(choice["prompt_token_ids"][1:], choice["prompt_logprobs"][1:], strict=True))
+
+
 def test_logprobs_are_the_same_streamed_and_whole(exact_server: RunningServer) -> None:
     body = {**START, "temperature": 0, "logprobs": 3}
     (whole,) = choices_of(exact_server, body)
