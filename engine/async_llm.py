@@ -20,6 +20,7 @@ from .engine_args import EngineArgs
 from .engine_child import ENGINE_COMMAND
 from .engine_client import EngineClient
 from .errors import EngineDeadError
+from .grammar_checks import GrammarChecks
 from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import EngineCoreOutput
@@ -91,6 +92,7 @@ class AsyncLLM:
             host.calls.process_started(host.roles, self.vllm_config)
         self._loggers = StatLoggers.build(host, self.vllm_config)
         self._checks = ProcessorChecks.build(host, engine_config)
+        self._grammars = GrammarChecks(host, engine_config)
         self._log_interval_s = log_stats_interval
         self.plugins = host.pm
         self._client = EngineClient(engine_config, self.vllm_config, self._loggers.record)
@@ -172,7 +174,9 @@ class AsyncLLM:
         if self.engine_config.log_stats:
             self._log_task = asyncio.create_task(self._loggers.log_forever(self._log_interval_s))
         capacity = self._client.kv_capacity_tokens
-        return InputProcessor(self.engine_config, self.tokenizer, capacity, self._checks)
+        return InputProcessor(
+            self.engine_config, self.tokenizer, capacity, self._checks, self._grammars
+        )
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine; requests that run end with ``EngineDeadError``. To be called where the

@@ -90,6 +90,15 @@ class LoadConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Name in the registry of model loaders; ``"auto"`` goes by the files' format."""
 
 
+class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    backend: str = "auto"
+    """Name in the registry of grammar backends, or a class path."""
+    disable_any_whitespace: bool = False
+    """JSON has no white space between its tokens, unless a request gives a pattern for it."""
+    disable_additional_properties: bool = False
+    """Objects of schemas that say nothing about further properties have none."""
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     platform: str
     """Class path of the platform that was chosen in front."""
@@ -104,6 +113,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     parallel: ParallelConfig
     load: LoadConfig
     device: DeviceConfig
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     attention_backend: str | None = None
     """Name in the registry of attention backends, or a class path; ``None``: the platform's."""
     enforce_eager: bool = False

@@ -55,6 +55,15 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "parallel_config.worker_cls": ("parallel", "worker_cls"),
     "parallel_config.worker_extension_cls": ("parallel", "worker_extension_cls"),
     "load_config.load_format": ("load", "load_format"),
+    "structured_outputs_config.backend": ("structured_outputs", "backend"),
+    "structured_outputs_config.disable_any_whitespace": (
+        "structured_outputs",
+        "disable_any_whitespace",
+    ),
+    "structured_outputs_config.disable_additional_properties": (
+        "structured_outputs",
+        "disable_additional_properties",
+    ),
     "device_config.device_type": ("device", "device_type"),
     "observability_config.log_stats": ("", "log_stats"),
     "additional_config": ("", "additional_config"),

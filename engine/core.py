@@ -13,8 +13,10 @@ from typing import Any
 
 from hookserve.hookspecs import Host
 
+from .channel import wait_readable
 from .errors import EX_SOFTWARE, HookserveError
 from .executor import Executor
+from .grammars import GrammarReady, Grammars
 from .kv_cache_size import choose_num_blocks, longest_request
 from .messages import AddRequest, EngineCoreOutput, Ready, StepOutputs
 from .request import Request
@@ -72,6 +74,7 @@ class EngineCore:
         self.host = host
         self.clock = StepClock()
         self.num_steps = 0
+        self.grammars = Grammars(vllm_config, host)
         self._refusals: list[EngineCoreOutput] = []
         self._changed = False
         started = time.monotonic()
@@ -179,8 +182,35 @@ class EngineCore:
     # -- requests come and go -------------------------------------------------------------------
 
     def add_request(self, message: AddRequest) -> None:
-        """Queue a request; one that can never run is refused in the next report."""
+        """Queue a request; one that can never run is refused in the next report. One whose text
+        must have a form may have to wait for its grammar first."""
         self._changed = True
+        if message.params.structured_outputs is None:
+            self._queue(message)
+            return
+        ready = self.grammars.add(message)
+        if ready is not None:
+            self._admit(ready)
+
+    def take_ready(self) -> None:
+        """Queue the requests whose grammars have become ready, and refuse those that have none."""
+        for each in self.grammars.take_ready():
+            self._changed = True
+            self._admit(each)
+
+    def wait_for_grammars(self, fds: Iterable[int] = ()) -> set[int]:
+        """Sleep until ``take_ready`` has something to do, or one of the descriptors has something
+        to read; those that have."""
+        watched = self.grammars.watched_fds()
+        return wait_readable([*fds, *watched], self.grammars.timeout_s()) - {*watched}
+
+    def _admit(self, ready: GrammarReady) -> None:
+        if ready.refusal is None:
+            self._queue(ready.message)
+        else:
+            self._refusals.append(ready.refusal)
+
+    def _queue(self, message: AddRequest) -> None:
         try:
             request = Request(message, time.monotonic())
         except OverflowError:
@@ -193,14 +223,18 @@ class EngineCore:
         else:
             refusal = self._ask("add_request", request)
         if refusal is not None:
+            self.grammars.forget(message.request_id)
             self._refusals.append(refusal)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         self._changed = True
-        self._ask("finish_requests", request_ids, "abort")
+        ended = list(request_ids)
+        self.grammars.forget(ended)
+        self._ask("finish_requests", ended, "abort")
 
     def finish_request(self, request_id: str, reason: str) -> None:
         self._changed = True
+        self.grammars.forget(request_id)
         self._ask("finish_requests", request_id, reason)
 
     def has_work(self) -> bool:
@@ -235,6 +269,8 @@ class EngineCore:
             SchedulerError: the scheduler failed, or has chosen nobody for too long.
         """
         started = time.monotonic()
+        if self.grammars.waiting:
+            self.take_ready()
         scheduled = self._guard.schedule(self.scheduler)
         if scheduled.total_num_scheduled_tokens:
             self._guard.chose_somebody()
@@ -248,9 +284,20 @@ class EngineCore:
         return self._report(outputs, elapsed_s)
 
     def _compute(self, scheduled: SchedulerOutput) -> list[EngineCoreOutput]:
+        if self.grammars.followed:
+            scheduled.grammar_output = self.grammars.masks(scheduled)
         with self.host.enter(self._executor_owner):
             result = self.executor.execute_model(scheduled)
-        return self._guard.update(self.scheduler, scheduled, result)
+        outputs = self._guard.update(self.scheduler, scheduled, result)
+        return self._follow_grammars(outputs) if self.grammars.followed else outputs
+
+    def _follow_grammars(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
+        """The outputs, with the ends that grammars put to requests."""
+        ended = {output.request_id: output for output in self.grammars.follow(outputs)}
+        for request_id, output in ended.items():
+            self.grammars.forget(request_id)
+            self._ask("finish_requests", request_id, output.finish_reason)
+        return [ended.get(output.request_id, output) for output in outputs]
 
     def report_idle(self) -> StepOutputs | None:
         """What must be said without a step: refusals, and gauges that fell by aborts."""
@@ -289,6 +336,7 @@ class EngineCore:
             ) from error
 
     def shutdown(self) -> None:
+        self.grammars.close()
         try:
             self._ask("shutdown")
         finally:

@@ -54,6 +54,7 @@ from .quantized import (
 )
 from .rank_choice import choose_executor
 from .setting import Setting
+from .structured_outputs_config import read_structured_outputs
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
@@ -288,6 +289,15 @@ class EngineArgs:
             kind="json",
         ),
     ] = field(default_factory=dict)
+    structured_outputs_config: Annotated[
+        dict[str, Any],
+        Setting(
+            'JSON, such as {"backend": "llguidance"}: the name of a registered grammar backend, or '
+            "a class path; disable_any_whitespace and disable_additional_properties, true or false",
+            group="Engine",
+            kind="json",
+        ),
+    ] = field(default_factory=dict)
     additional_config: Annotated[
         dict[str, Any],
         Setting("free-form JSON for platforms and plugins", group="Engine", kind="json"),
@@ -414,6 +424,7 @@ class EngineArgs:
                 worker_extension_cls=self.worker_extension_cls,
             ),
             load=LoadConfig(load_format=self.load_format),
+            structured_outputs=read_structured_outputs(self),
             device=DeviceConfig(
                 platform=claim.target_text(),
                 platform_owner=claim.owner,

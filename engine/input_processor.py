@@ -14,6 +14,7 @@ import msgspec
 
 from .config import EngineConfig
 from .errors import InvalidRequestError, cut
+from .grammar_checks import GrammarChecks
 from .processor_checks import ProcessorChecks
 from .prompts import Prompt
 from .request_limits import ContextLimits, SamplingDefaults
@@ -48,7 +49,8 @@ class InputProcessor:
     """
     Args:
         kv_capacity: tokens that the KV cache holds.
-        checks: what plugins say of parameters.
+        checks: what logits processors say of parameters.
+        grammars: what the grammar backend says of the form of a text.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class InputProcessor:
         tokenizer: Tokenizer,
         kv_capacity: int,
         checks: ProcessorChecks,
+        grammars: GrammarChecks,
     ) -> None:
         self.tokenizer = tokenizer
         self.defaults = SamplingDefaults.from_model(config, tokenizer.eos_token_id)
         self._config = config
         self._checks = checks
+        self._grammars = grammars
         self._template = choose_template(config.model.chat_template, tokenizer)
         self._limits = ContextLimits.of(config, kv_capacity)
 
@@ -157,6 +161,8 @@ class InputProcessor:
         )
         completed.check_vocabulary(self._config.model.vocab_size)
         self._checks.check(completed)
+        if completed.structured_outputs is not None:
+            self._grammars.check(completed.structured_outputs)
         return completed
 
     # -- chats ----------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from .errors import (
     WorkerError,
     WorkerPluginsError,
 )
+from .grammar_checks import GrammarChecks
 from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import AddRequest, StepOutputs
@@ -120,7 +121,10 @@ class LLMEngine:
             core = self._make_core()
         self._loggers.log_engine_initialized()
         checks = ProcessorChecks.build(self._host, self.engine_config)
-        return InputProcessor(self.engine_config, self.tokenizer, core.num_cached_tokens, checks)
+        grammars = GrammarChecks(self._host, self.engine_config)
+        return InputProcessor(
+            self.engine_config, self.tokenizer, core.num_cached_tokens, checks, grammars
+        )
 
     def _make_core(self) -> EngineCore:
         """Again without the plugins that fail or crash in a worker process alone."""
@@ -275,6 +279,9 @@ class LLMEngine:
         with self._in_step:
             core = self.core
             try:
+                if core.grammars.waiting and not core.has_work():
+                    core.wait_for_grammars()
+                    core.take_ready()
                 report = core.step() if core.has_work() else core.report_idle()
             except BaseException as error:
                 said = isinstance(error, HookserveError | HostError)

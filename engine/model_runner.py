@@ -33,7 +33,7 @@ from .logprobs import MAX_ROWS, compute_logprobs
 from .model_registry import find_model
 from .processor_set import ProcessedRequest, ProcessorSet
 from .sampler import Sampler, SamplingMetadata
-from .step import ModelRunnerOutput, SchedulerOutput
+from .step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ModelRunner:
             self.processors.before_forward()
         inputs = self._prepare_inputs(scheduler_output)
         logits = self._run_model(inputs)
-        return self._sample(inputs, logits)
+        return self._sample(inputs, logits, scheduler_output.grammar_output)
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         """Let the rows follow the scheduler: ended, preempted, new, resumed and grown requests."""
@@ -327,7 +327,12 @@ class ModelRunner:
         if logits.device.type != self.device.type:
             raise ValueError(f"compute_logits gave logits on {logits.device}, not {self.device}")
 
-    def _sample(self, inputs: StepInputs, logits: torch.Tensor | None) -> ModelRunnerOutput:
+    def _sample(
+        self,
+        inputs: StepInputs,
+        logits: torch.Tensor | None,
+        grammar: GrammarOutput | None = None,
+    ) -> ModelRunnerOutput:
         output = ModelRunnerOutput(inputs.req_ids, [[] for _ in inputs.req_ids])
         if logits is None:
             return output
@@ -338,6 +343,11 @@ class ModelRunner:
             [state.generator for state in states],
             [state.edits for state in states],
         )
+        if grammar is not None:
+            bitmask = grammar.grammar_bitmask
+            masks = dict(zip(grammar.structured_output_request_ids, bitmask, strict=True))
+            sampled_ids = [inputs.req_ids[row] for row in rows]
+            metadata.masks = {i: masks[r] for i, r in enumerate(sampled_ids) if r in masks}
         if self.processors is not None:
             metadata.processors = self.processors
             self.processors.begin([self._processed(state) for state in states], inputs)

@@ -119,6 +119,10 @@ class EngineProcess(ChildProcess):
                 if core.has_work() and not self.stopping:
                     self.channel.send(core.step())
                     continue
+            elif core.grammars.waiting:
+                self._wait_for_grammars(core)
+                self._drain(core, host)
+                core.take_ready()
             else:
                 if not is_checked and not self._wait(core, IDLE_CHECK_S):
                     core.check_integrity()
@@ -130,6 +134,12 @@ class EngineProcess(ChildProcess):
                 report = core.report_idle()
                 if report is not None:
                     self.channel.send(report)
+
+    def _wait_for_grammars(self, core: EngineCore) -> None:
+        """There is nothing else to do; a worker that ends raises."""
+        mine, executor = self.channel.fileno(), core.executor
+        if core.wait_for_grammars([mine, *executor.watched_fds()]) - {mine}:
+            executor.check_health()
 
     def _wait(self, core: EngineCore, timeout_s: float | None) -> bool:
         """Whether the parent says something within the time; a worker that ends raises."""

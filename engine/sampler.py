@@ -9,9 +9,8 @@ whole batches the same operations wait for memory, and took five times as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +58,7 @@ class SamplingMetadata:
     edits: dict[int, LogitEdits]
     num_logprobs: dict[int, int]
     """-1 is all."""
-    masks: Mapping[int, np.ndarray] = MappingProxyType({})
+    masks: dict[int, np.ndarray] = field(default_factory=dict)
     """What grammars allow, as in ``step.GrammarOutput``: int32 [words]."""
     processors: ProcessorSet | None = None
     """Plugins' processors, told of these rows; ``None``: there are none."""

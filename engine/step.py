@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .messages import TokenLogprobs
 from .sampling_params import SamplingParams
@@ -42,6 +43,17 @@ class CachedRequestData:
 
 
 @dataclass(slots=True)
+class GrammarOutput:
+    """What may be sampled, for requests whose text must have a form."""
+
+    structured_output_request_ids: list[str]
+    """Those that are sampled in this step."""
+    grammar_bitmask: Any
+    """numpy int32 [requests, ceil(vocabulary / 32)], parallel to them: token ``i`` is bit
+    ``i % 32``, counted from the lowest, of element ``i // 32``."""
+
+
+@dataclass(slots=True)
 class SchedulerOutput:
     scheduled_new_reqs: list[NewRequestData] = field(default_factory=list)
     scheduled_cached_reqs: CachedRequestData = field(default_factory=CachedRequestData)
@@ -53,6 +65,8 @@ class SchedulerOutput:
     preempted_req_ids: set[str] = field(default_factory=set)
     new_block_ids_to_zero: list[int] = field(default_factory=list)
     """Blocks to clear before the step."""
+    grammar_output: GrammarOutput | None = None
+    """Filled by the engine behind the scheduler; ``None``: nobody's."""
 
 
 @dataclass(slots=True)

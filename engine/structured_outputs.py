@@ -15,9 +15,9 @@ from hookserve.hookspecs.grammar_types import GrammarSpec
 
 from .sampling_rules import SamplingParamsError
 
-MAX_SPEC_BYTES = 256 * 2**10
+MAX_SPEC_BYTES = 128 * 2**10
 """Of a schema, a grammar, or all choices together, as UTF-8."""
-MAX_REGEX_BYTES = 16 * 2**10
+MAX_REGEX_BYTES = 8 * 2**10
 """Of a regular expression, as UTF-8."""
 MAX_CHOICES = 1024
 MAX_DEPTH = 64
@@ -102,13 +102,18 @@ class StructuredOutputsParams(
         """What messages call that field."""
         return _path(self.form)
 
-    def spec(self) -> GrammarSpec:
+    def spec(
+        self, *, any_whitespace: bool = True, additional_properties: bool = True
+    ) -> GrammarSpec:
         """What a backend is given.
+
+        Args:
+            any_whitespace, additional_properties: false: not where this server allows none.
 
         Raises:
             SamplingParamsError: a text that is too long, too deep, or no JSON.
         """
-        text = self._text()
+        text = self._text(additional_properties and not self.disable_additional_properties)
         try:
             num_bytes = len(text.encode())
         except UnicodeEncodeError:
@@ -120,13 +125,14 @@ class StructuredOutputsParams(
             self.form,
             text,
             whitespace_pattern=self.whitespace_pattern,
-            any_whitespace=not self.disable_any_whitespace,
+            any_whitespace=not self.disable_any_whitespace
+            and (any_whitespace or self.whitespace_pattern is not None),
             lenient=self.lenient,
         )
 
-    def _text(self) -> str:
+    def _text(self, additional_properties: bool) -> str:
         if self.json is not None:
-            return self._schema_text(self.json)
+            return self._schema_text(self.json, additional_properties)
         if self.choice is not None:
             if len(self.choice) > MAX_CHOICES:
                 expected = f"at most {MAX_CHOICES} texts"
@@ -134,7 +140,7 @@ class StructuredOutputsParams(
             return json.dumps(self.choice, ensure_ascii=False)
         return self.regex or self.grammar or json.dumps({"type": "object"})
 
-    def _schema_text(self, schema: dict[str, Any] | str) -> str:
+    def _schema_text(self, schema: dict[str, Any] | str, additional_properties: bool) -> str:
         if isinstance(schema, str):
             if len(schema) > MAX_SPEC_BYTES:
                 expected = f"at most {MAX_SPEC_BYTES} bytes"
@@ -147,7 +153,7 @@ class StructuredOutputsParams(
             raise SamplingParamsError(self.path, schema, "a JSON schema (an object)")
         if _is_deeper(schema, MAX_DEPTH):
             raise SamplingParamsError(self.path, schema, f"a schema of {MAX_DEPTH} levels at most")
-        if self.disable_additional_properties:
+        if not additional_properties:
             schema = close_objects(schema)
         try:
             # The order of keys is the order of properties in the text.

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from .config import EngineConfig
 
 if TYPE_CHECKING:
@@ -201,6 +203,14 @@ class CompilationConfig:
 
 
 @dataclass
+class StructuredOutputsConfig:
+    backend: str = "auto"
+    """Name or class path."""
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+@dataclass
 class ObservabilityConfig:
     log_stats: bool = True
 
@@ -217,6 +227,9 @@ class VllmConfig:
     observability_config: ObservabilityConfig
     additional_config: dict[str, Any]
     attention_config: AttentionConfig = field(default_factory=AttentionConfig)
+    structured_outputs_config: StructuredOutputsConfig = field(
+        default_factory=StructuredOutputsConfig
+    )
     quant_config: Any = None
     """Filled by the worker before its model is built."""
     lora_config: Any = None
@@ -275,6 +288,9 @@ class VllmConfig:
             observability_config=ObservabilityConfig(log_stats=config.log_stats),
             additional_config=dict(config.additional_config),
             attention_config=AttentionConfig(config.attention_backend),
+            structured_outputs_config=StructuredOutputsConfig(
+                **msgspec.structs.asdict(config.structured_outputs)
+            ),
             engine_config=config,
         )
         for path, value in config.tree_changes.items():

@@ -35,6 +35,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "logits_processor": (Named,),
     "tool_parser": (Named,),
     "reasoning_parser": (Named,),
+    "grammar_backend": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]
     "cli_command": (Command,),

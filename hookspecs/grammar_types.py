@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
 
@@ -34,10 +36,11 @@ class GrammarVocabulary(msgspec.Struct, frozen=True):
     """What the model's tokens are."""
 
     tokens: list[bytes]
-    """By token id, what each adds to the text: UTF-8, or a part of a character. Empty for special
-    tokens and for ids without a token: no grammar of text allows them."""
-    eos_token_id: int
-    """The tokenizer's own end token, or the first special token; its text is empty."""
+    """By token id, what each adds to a text: UTF-8, or a part of a character. Empty for special
+    tokens and for ids without a token: no text has them."""
+    encode: Callable[[str], list[int]]
+    """Token ids as the model's own tokenizer divides a text, without special tokens. Where it puts
+    something before a text, their bytes are not those of the text alone."""
 
 
 class GrammarBackend(Protocol):
@@ -83,7 +86,8 @@ class GrammarMatcher(Protocol):
     """Follows one sequence token by token, in the engine's process between its steps.
 
     End tokens are the host's: it allows them where ``can_end``, and ends the sequence where
-    ``is_finished``. What it raises fails its request alone.
+    ``is_finished``. What it raises fails its request alone; the sentence of a ``ValueError`` is the
+    client's.
     """
 
     def fill_mask(self, mask: np.ndarray[Any, Any]) -> None:

@@ -258,6 +258,18 @@ def reasoning_parser(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """
 
 
+@hookspec(call="collect", roles=("front", "engine"), failure="refuse", kind="grammar_backend")
+def grammar_backend(ctx: PluginContext) -> Named | Iterable[Named] | None:
+    """Declare backends of structured output, chosen by ``--structured-outputs-config.backend``.
+
+    Returns: one ``Named`` whose target satisfies ``GrammarBackend``, several, or ``None``.
+    Runs in: front, engine.
+    Called: once in each process, at bootstrap (collect).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(call="collect", roles=("front",), failure="refuse", kind="authenticator")
 def authenticator(ctx: PluginContext) -> Named | Iterable[Named] | None:
     """Declare authenticators, chosen by ``--authenticator``. The chosen one is built as

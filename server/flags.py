@@ -152,7 +152,7 @@ _CHAT = (
         "return-tokens-as-token-ids",
         arity="none",
     ),
-    *_refused("structured output does not exist yet", "structured-outputs-config"),
+    *_works("structured-outputs-config"),
 )
 
 _MODEL = (

@@ -60,6 +60,9 @@ class OutputProcessor:
         self._stop = params.stop
         self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output
+        has_form = params.structured_outputs is not None
+        self._end_ids = params.all_stop_token_ids if has_form else None
+        """Of a text that may end without one of them."""
         self._held = ""
         self._num_chars = 0
 
@@ -75,7 +78,8 @@ class OutputProcessor:
         Args:
             token_ids: new tokens, the one that ended the reply included.
             finish_reason: the engine's; ``"stop"`` means that the last token is an end or stop
-                token, whose own text is not part of the reply (unless stop strings are).
+                token, whose own text is not part of the reply (unless stop strings are), or that
+                the text has the form that it must have, and nothing may follow.
             stop_reason: the stop token's id.
             logprobs: parallel to ``token_ids``.
         """
@@ -83,7 +87,8 @@ class OutputProcessor:
             return TextDelta("", [], None, None, False)
         num_shown = len(token_ids)
         if finish_reason == "stop" and not self._include_stop:
-            num_shown -= 1
+            ends_whole = self._end_ids is not None and token_ids[-1] not in self._end_ids
+            num_shown -= 0 if ends_whole else 1
         pieces: list[str] = []
         offsets: list[int] = []
         for index, token_id in enumerate(token_ids):
