@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookserve.hookspecs.errors import PluginError, RequiredPluginError
 
@@ -26,6 +26,7 @@ from .text.tool_parser import ToolParser
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host, Plugin
 
+T = TypeVar("T")
 BASES: dict[str, type[Any]] = {"tool_parser": ToolParser, "reasoning_parser": ReasoningParser}
 FLAGS = {"tool_parser": "--tool-call-parser", "reasoning_parser": "--reasoning-parser"}
 
@@ -88,6 +89,15 @@ class ChosenParser:
     def running(self) -> AbstractContextManager[None]:
         """Its code runs within; what it raises is told under its plugin's name."""
         return as_plugin(self.host, self.plugin, f"{self.kind} {self.name}")
+
+    def guarded(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function, which runs so."""
+
+        def run(*args: Any) -> T:
+            with self.running():
+                return function(*args)
+
+        return run
 
 
 class _Guarded:
@@ -226,7 +236,7 @@ class ReplyForm:
         Raises:
             hookserve.hookspecs.PluginError: a parser failed.
         """
-        request, stream, parser = self.request, None, None
+        request, stream, count = self.request, None, None
         if self.has_reasoning:
             chosen = self._parsers.reasoning
             assert chosen is not None
@@ -234,10 +244,11 @@ class ReplyForm:
             with chosen.running():
                 if not parser.is_reasoning_end(prompt_token_ids):
                     stream = _Guarded(chosen, open_reasoning(parser, request))
+                    count = chosen.guarded(parser.count_reasoning_tokens)
         return ReplySplitter(
             stream,
             self._calls(),
-            parser=None if stream is None else parser,
+            count_reasoning=count,
             shows_reasoning=request.include_reasoning,
             max_calls=None if request.parallel_tool_calls else 1,
         )

@@ -118,7 +118,7 @@ class ApiCall:
         except RecursionError:
             raise bad_request("the body is nested too deeply", code="invalid_json") from None
         except PluginError as error:
-            raise self._failure(error, "before_request") from None
+            raise self.failure(error, "before_request") from None
         if isinstance(answer, Refusal):
             raise refused(answer)
         self._request = answer
@@ -172,7 +172,7 @@ class ApiCall:
         try:
             refusal = await self._calls.admit(self._request, self.principal, load)
         except PluginError as error:
-            raise self._failure(error, "admit") from None
+            raise self.failure(error, "admit") from None
         if refusal is not None:
             raise refused(refusal.value)
 
@@ -192,7 +192,7 @@ class ApiCall:
         try:
             await processors.ask(every)
         except PluginError as error:
-            raise self._failure(error, "validate_params") from None
+            raise self.failure(error, "validate_params") from None
 
     def note_unused(self, names: Iterable[str]) -> None:
         """Let the reply say that these fields have no effect."""
@@ -206,9 +206,14 @@ class ApiCall:
         hook = self._calls.hooks["before_response"]
         if self._request is None or not hook.guards:
             return None
-        return ResponseFilter(self._calls, self._request, self._failure)
+        return ResponseFilter(self._calls, self._request, self.failure)
 
-    def _failure(self, error: PluginError, hook: str) -> ApiError:
+    def failure(self, error: PluginError, hook: str) -> ApiError:
+        """What the client is told of a plugin that failed; the log has the rest.
+
+        Args:
+            hook: where it failed.
+        """
         logger.error(
             "request %s failed: plugin %s in %s: %s",
             self.request_id,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from hookserve.engine.reply_parsers import ReplyForm
 from hookserve.engine.request_limits import ContextLimits
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.text.reply_splitter import ReplySplitter
+from hookserve.engine.text.tool_calls import DeltaMessage
+from hookserve.hookspecs import PluginError
 
 from . import wire_chat as wire
-from .api_call import Checked, open_call
+from .api_call import ApiCall, Checked, open_call
+from .chat_tools import parser_request, tool_choice, tools_of
 from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
@@ -21,6 +29,7 @@ from .prompts import read_chat, unused_options
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_chat import ChatRequest
+from .wire_tools import deltas
 
 PATH = "/v1/chat/completions"
 
@@ -45,8 +54,26 @@ class ChatCompletionsEndpoint:
                 best_of=None,
                 logprobs=checked.num_logprobs,
             )
+            form = await self.open_form(call, params[0])
+            params = [form_params(each, form) for each in params]
             await call.check_params(params)
-            return await ChatReply(call, [prompt], params).response(request)
+            return await ChatReply(call, [prompt], params, form).response(request)
+
+    async def open_form(self, call: ApiCall, params: SamplingParams) -> ReplyForm:
+        """How the replies are taken apart, as the parsers want it for this request.
+
+        Raises:
+            ApiError: a parser failed.
+            InvalidRequestError: two forms are asked for.
+        """
+        serving, wanted, chat = call.serving, call.wanted, call.checked.prompt
+        choice = tool_choice(wanted, may_choose=serving.parsers.may_choose)
+        if wanted.tools and choice in ("none", "auto") and not serving.prompts.shows_tools(chat):
+            call.note_unused(["tools"])
+        try:
+            return await serving.parsers.open(parser_request(wanted, chat, choice, params))
+        except PluginError as error:
+            raise call.failure(error, "a parser") from None
 
     async def render_chat_request(self, serving: Serving, chat: Chat) -> list[int]:
         """The rendered chat as token ids.
@@ -72,7 +99,21 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
     chat = read_chat(wanted, serving.limits, serving.prompts.reserved_options)
+    parsers = serving.parsers
+    choice = tool_choice(wanted, may_choose=parsers.may_choose)
+    tools = tools_of(wanted, choice, excluded_with_none=parsers.hides_tools)
+    chat = dataclasses.replace(chat, tools=tools)
     return Checked(model, chat, options, num_logprobs, num_top)
+
+
+def form_params(params: SamplingParams, form: ReplyForm) -> SamplingParams:
+    """The parameters with what the parsers changed."""
+    asked = form.request
+    return msgspec.structs.replace(
+        params,
+        skip_special_tokens=asked.skip_special_tokens,
+        structured_outputs=asked.structured_outputs,
+    )
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:
@@ -98,10 +139,61 @@ def _num_logprobs(wanted: ChatRequest) -> int | None:
 
 
 class ChatReply(Reply):
-    """``n`` messages for one chat."""
+    """``n`` messages for one chat.
+
+    Args:
+        form: how their text is taken apart.
+    """
+
+    def __init__(
+        self,
+        call: ApiCall,
+        prompts: list[list[int]],
+        params: list[SamplingParams],
+        form: ReplyForm,
+    ) -> None:
+        super().__init__(call, prompts, params)
+        self._form = form
+        self._splitters: list[ReplySplitter] = []
+
+    async def _open(self) -> None:
+        generation, parsers = self.generation, self._call.serving.parsers
+        try:
+            self._splitters = await parsers.splitters(
+                self._form, generation.prompts[0], generation.n
+            )
+        except PluginError as error:
+            raise self._call.failure(error, "a parser") from None
+
+    async def _split(
+        self, index: int, text: str, token_ids: list[int], is_last: bool
+    ) -> DeltaMessage:
+        """What a text adds to a choice.
+
+        Raises:
+            ApiError: a parser failed.
+        """
+        if self._form.is_plain:
+            return DeltaMessage(text)
+        parsers, splitter = self._call.serving.parsers, self._splitters[index]
+        try:
+            return await parsers.push(self._form, splitter, text, token_ids, is_last)
+        except PluginError as error:
+            raise self._call.failure(error, "a parser") from None
+
+    def _finish_reason(self, index: int, reason: str | None) -> str | None:
+        return self._form.finish_reason(reason, self._splitters[index].num_calls)
+
+    def usage(self) -> dict[str, Any]:
+        counts = super().usage()
+        if self._form.has_reasoning:
+            num_reasoning = sum(each.num_reasoning_tokens for each in self._splitters)
+            counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
+        return counts
 
     async def events(self) -> AsyncIterator[bytes]:
         generation = self.generation
+        await self._open()
         events = self.event_writer("chatcmpl", wire.CHUNK_OBJECT)
         unsent_ids = generation.prompts[0] if self.with_ids else None
         silent = set(range(generation.n))
@@ -110,29 +202,37 @@ class ChatReply(Reply):
                 silent.remove(index)
                 yield events.choice(wire.opening(index), prompt_token_ids=unsent_ids)
                 unsent_ids = None
+            is_last = delta.finish_reason is not None
             token_ids = delta.token_ids if self.with_ids and delta.token_ids else None
             logprobs = self.writer.chat(delta.logprobs) if delta.token_ids else None
             with_tokens = token_ids is not None or logprobs is not None
-            if delta.text or (with_tokens and delta.finish_reason is None):
-                value = wire.chunk(index, delta.text, None, None, token_ids, logprobs)
-                yield events.choice(value)
+            parts = deltas(await self._split(index, delta.text, delta.token_ids, is_last))
+            if not parts and with_tokens and not is_last:
+                parts = [{}]
+            for part in parts:
+                yield events.choice(wire.chunk(index, part, None, None, token_ids, logprobs))
                 token_ids = logprobs = None
-            if delta.finish_reason is not None:
-                reasons = delta.finish_reason, delta.stop_reason
-                yield events.choice(wire.chunk(index, "", *reasons, token_ids, logprobs))
+            if is_last:
+                reasons = self._finish_reason(index, delta.finish_reason), delta.stop_reason
+                yield events.choice(wire.chunk(index, {}, *reasons, token_ids, logprobs))
         if self.options.include_usage:
             yield events.usage()
 
     async def collect(self) -> bytes:
         generation = self.generation
+        await self._open()
         choices = await fold_choices(generation)
+        messages = [
+            await self._split(index, choice.text, choice.token_ids, True)
+            for index, choice in enumerate(choices)
+        ]
         reply = {
             **self.head("chatcmpl", wire.OBJECT),
             "choices": [
                 wire.choice(
                     index,
-                    choice.text,
-                    choice.finish_reason,
+                    messages[index],
+                    self._finish_reason(index, choice.finish_reason),
                     choice.stop_reason,
                     choice.token_ids if self.with_ids else None,
                     self.writer.chat(choice.logprobs),

@@ -49,6 +49,7 @@ class Chat:
     """Templates write special tokens themselves: others come on top of those."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the template is given besides."""
+    tools: list[dict[str, Any]] | None = None
     shortening: Shortening | None = None
 
 
@@ -56,14 +57,20 @@ class PromptEncoder:
     """
     Args:
         template: the one that chats are rendered with; ``None``: there is none.
+        tool_template: the same for chats that have tools.
         max_model_len: what is certain to be longer is refused before it is tokenized.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        tool_template: ChatTemplate | None,
+        max_model_len: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._tool_template = tool_template
         self._max_model_len = max_model_len
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="text")
 
@@ -119,7 +126,7 @@ class PromptEncoder:
         return ids if chat.shortening is None else chat.shortening.of(ids)
 
     async def _render(self, chat: Chat) -> str:
-        template = self._template
+        template = self._template_of(chat)
         if template is None:
             raise bad_request(
                 "this model has no usable chat template; use /v1/completions",
@@ -132,6 +139,7 @@ class PromptEncoder:
                     chat.messages,
                     add_generation_prompt=chat.add_generation_prompt,
                     continue_final_message=chat.continue_final_message,
+                    tools=chat.tools,
                     **chat.options,
                 )
             )
@@ -141,6 +149,14 @@ class PromptEncoder:
                 param="messages",
                 code="chat_template_error",
             ) from None
+
+    def _template_of(self, chat: Chat) -> ChatTemplate | None:
+        return self._tool_template if chat.tools else self._template
+
+    def shows_tools(self, chat: Chat) -> bool:
+        """Whether the template looks at the tools of a chat."""
+        template = self._template_of(chat)
+        return template is not None and "tools" in template.variables
 
     @property
     def reserved_options(self) -> frozenset[str]:

@@ -25,6 +25,7 @@ from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host
 
 from .app import create_app
+from .chat_parsers import ChatParsers
 from .credentials import Credentials
 from .endpoint_set import EndpointSet
 from .errors import unavailable
@@ -69,7 +70,10 @@ class ServerRuntime:
         processors = ProcessorQuestions(
             ProcessorChecks.build(host, engine_config), host.settings.front_hook_timeout_s
         )
-        self.serving = Serving(host, self.client, tokenizer, self.health, self.loggers, processors)
+        self.parsers = ChatParsers.build(host, tokenizer, engine_config.model, settings)
+        self.serving = Serving(
+            host, self.client, tokenizer, self.health, self.loggers, processors, self.parsers
+        )
         self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
         self.layers = PluginLayers.build(host, settings.middleware)
         self.endpoints = EndpointSet.build(host)
@@ -111,6 +115,7 @@ class ServerRuntime:
     def _drop_inactive(self) -> None:
         """What was built of plugins that turned out to be broken since then."""
         self.credentials.check()
+        self.parsers.check()
         self.layers.drop_inactive()
         self.endpoints.drop_inactive()
         self.loggers.drop_inactive()

@@ -21,6 +21,7 @@ from hookserve.engine.text.chat_template import choose_template
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
 
+from .chat_parsers import ChatParsers
 from .errors import ApiError, cut
 from .health import Health
 from .hook_metrics import HookMetrics
@@ -39,6 +40,7 @@ class Serving:
         health: Health,
         loggers: StatLoggers,
         processors: ProcessorQuestions,
+        parsers: ChatParsers,
     ) -> None:
         self.host = host
         self.client = client
@@ -46,6 +48,7 @@ class Serving:
         self.health = health
         self.loggers = loggers
         self.processors = processors
+        self.parsers = parsers
         self.request_metrics = RequestMetrics()
         self.engine_reports = EngineReports(client)
         self.hook_metrics = HookMetrics(host, self.engine_reports)
@@ -54,8 +57,12 @@ class Serving:
         self.created = int(time.time())
         self.defaults = SamplingDefaults.from_model(self.engine_config, tokenizer.eos_token_id)
         model = self.engine_config.model
-        template = choose_template(model.chat_template, tokenizer)
-        self.prompts = PromptEncoder(tokenizer, template, model.max_model_len)
+        self.prompts = PromptEncoder(
+            tokenizer,
+            choose_template(model.chat_template, tokenizer),
+            choose_template(model.chat_template, tokenizer, with_tools=True),
+            model.max_model_len,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -127,3 +134,4 @@ class Serving:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         self.prompts.close()
         self.processors.end()
+        self.parsers.end()

@@ -6,22 +6,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hookserve.engine.text.tool_calls import DeltaMessage
+
 from .errors import bad_request, cut
 from .wire_common import NOT_BUILT_COMMON, MaxTokens, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
+from .wire_tools import CallId, MessageCalls, ToolChoice, Tools, message, template_calls
 
 OBJECT = "chat.completion"
 CHUNK_OBJECT = "chat.completion.chunk"
 
 _EMPTY_MESSAGE_FIELDS: dict[str, tuple[Any, ...]] = {
-    "tool_calls": ([],),
     "annotations": ([],),
     "refusal": ("",),
-    "reasoning": ("",),
-    "reasoning_content": ("",),
     "function_call": (),
     "audio": (),
-    "tool_call_id": (),
 }
 """Message fields that clients send back from a reply; only their empty values are accepted."""
 
@@ -38,14 +37,14 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: Any = None
+    tool_calls: MessageCalls | None = None
+    tool_call_id: CallId | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     annotations: Any = None
     refusal: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
     function_call: Any = None
     audio: Any = None
-    tool_call_id: Any = None
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
@@ -59,6 +58,10 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     """For the template; what it does not look at has no effect."""
     reasoning_effort: ReasoningEffort | None = None
     """For the template as well."""
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
 
 
 DECODER = RequestDecoder(
@@ -66,12 +69,8 @@ DECODER = RequestDecoder(
     {
         **NOT_BUILT_COMMON,
         "echo": (False,),
-        "tools": ([],),
-        "tool_choice": ("none",),
-        "parallel_tool_calls": (True,),
         "functions": ([],),
         "function_call": ("none",),
-        "include_reasoning": (True,),
         "thinking_token_budget": (),
         "modalities": (["text"],),
         "audio": (),
@@ -105,10 +104,47 @@ def _template_message(message: ChatMessage, path: str) -> dict[str, Any]:
                 param=f"{path}.{name}",
                 code="unsupported_field",
             )
-    plain = {"role": message.role, "content": _text_of(message.content, f"{path}.content")}
+    calls = message.tool_calls or []
+    content = "" if calls and not message.content else message.content
+    plain: dict[str, Any] = {"role": message.role}
+    plain["content"] = _text_of(content, f"{path}.content")
     if message.name is not None:
         plain["name"] = message.name
+    _check_call_fields(message, path)
+    if calls:
+        plain["tool_calls"] = template_calls(calls, f"{path}.tool_calls")
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning:
+        plain |= {"reasoning_content": reasoning, "reasoning": reasoning}
     return plain
+
+
+def _check_call_fields(message: ChatMessage, path: str) -> None:
+    """Raise the 400 for fields that a message of this role does not have, or must have."""
+    is_tool, is_assistant = message.role == "tool", message.role == "assistant"
+    given = {
+        "tool_calls": bool(message.tool_calls) and not is_assistant,
+        "reasoning_content": bool(message.reasoning_content) and not is_assistant,
+        "reasoning": bool(message.reasoning) and not is_assistant,
+        "tool_call_id": message.tool_call_id is not None and not is_tool,
+    }
+    for name, is_wrong in given.items():
+        if is_wrong:
+            owner = "tool" if name == "tool_call_id" else "assistant"
+            raise bad_request(
+                f"{path}.{name}: messages of the role {owner!r} alone have it "
+                f"(role: {cut(message.role)!r})",
+                f"{path}.{name}",
+                "invalid_value",
+            )
+    if is_tool and message.tool_call_id is None:
+        raise bad_request(
+            f"{path}.tool_call_id: a message of the role 'tool' must say which call it answers",
+            f"{path}.tool_call_id",
+            "missing_field",
+        )
 
 
 def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
@@ -145,7 +181,7 @@ def _part_text(part: ContentPart, path: str) -> str:
 
 def choice(
     index: int,
-    text: str,
+    parts: DeltaMessage,
     finish_reason: str | None,
     stop_reason: str | int | None,
     token_ids: list[int] | None = None,
@@ -154,7 +190,7 @@ def choice(
     """One entry of ``choices`` in the whole reply."""
     value: dict[str, Any] = {
         "index": index,
-        "message": {"role": "assistant", "content": text, "refusal": None},
+        "message": message(parts),
         "logprobs": logprobs,
         "finish_reason": finish_reason,
     }
@@ -177,7 +213,7 @@ def opening(index: int) -> dict[str, Any]:
 
 def chunk(
     index: int,
-    text: str,
+    delta: dict[str, Any],
     finish_reason: str | None,
     stop_reason: str | int | None = None,
     token_ids: list[int] | None = None,
@@ -186,7 +222,7 @@ def chunk(
     """One entry of ``choices`` in a later event."""
     value: dict[str, Any] = {
         "index": index,
-        "delta": {"content": text} if text else {},
+        "delta": delta,
         "logprobs": logprobs,
         "finish_reason": finish_reason,
     }

@@ -238,8 +238,13 @@ def tokenizer_template(tokenizer: Tokenizer, *, with_tools: bool = False) -> Cha
     return compiled
 
 
-def choose_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+def choose_template(
+    override: str | None, tokenizer: Tokenizer, *, with_tools: bool = False
+) -> ChatTemplate | None:
     """The template that chats are rendered with, compiled once; ``None`` if there is none.
+
+    Args:
+        with_tools: chats that have tools, for which a tokenizer may have a template of its own.
 
     Raises:
         ConfigError: the operator's own template is no template.
@@ -252,7 +257,7 @@ def choose_template(override: str | None, tokenizer: Tokenizer) -> ChatTemplate 
     if tokenizer.chat_template is None:
         return None
     try:
-        return tokenizer_template(tokenizer)
+        return tokenizer_template(tokenizer, with_tools=with_tools)
     except ChatTemplateError as error:
         logger.warning("chats are refused: %s", error)
         return None

@@ -7,10 +7,9 @@ wire makes of it the server's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .call_streams import CallStream
-from .reasoning_parser import ReasoningParser
 from .tool_calls import DeltaMessage
 
 
@@ -19,12 +18,13 @@ class ReplySplitter:
     Args:
         reasoning: ``None``: the text has none.
         calls: finds them in what is behind the reasoning; ``None``: all of it is content.
-        parser: counts the tokens of the reasoning.
+        count_reasoning: how many of the reply's first tokens are reasoning.
         shows_reasoning: else it is left out.
         max_calls: calls beyond are left out.
 
     Attributes:
         num_calls: of those that were given out.
+        num_reasoning_tokens: all tokens until there is content.
     """
 
     def __init__(
@@ -32,14 +32,15 @@ class ReplySplitter:
         reasoning: CallStream | None,
         calls: CallStream | None,
         *,
-        parser: ReasoningParser | None = None,
+        count_reasoning: Callable[[Sequence[int]], int] | None = None,
         shows_reasoning: bool = True,
         max_calls: int | None = None,
     ) -> None:
         self.num_calls = 0
+        self.num_reasoning_tokens = 0
         self._reasoning = reasoning
         self._calls = calls
-        self._parser = parser
+        self._count_reasoning = count_reasoning
         self._shows_reasoning = shows_reasoning
         self._max_calls = max_calls
         self._token_ids: list[int] = []
@@ -50,13 +51,12 @@ class ReplySplitter:
         Args:
             token_ids: new tokens, for parsers that look at them; their text may come later.
         """
-        if self._parser is not None:
-            self._token_ids += token_ids
         message = DeltaMessage(text)
         if self._reasoning is not None:
             message = self._reasoning.push(text, token_ids)
             if is_last:
                 message.add(self._reasoning.end())
+            self._count(token_ids, is_over=is_last or bool(message.content))
         if self._calls is not None and (message.content or is_last):
             found = self._calls.push(message.content or "", token_ids)
             if is_last:
@@ -74,5 +74,11 @@ class ReplySplitter:
         self.num_calls += sum(call.id is not None for call in message.tool_calls)
         return message
 
-    def count_reasoning_tokens(self) -> int:
-        return 0 if self._parser is None else self._parser.count_reasoning_tokens(self._token_ids)
+    def _count(self, token_ids: Sequence[int], is_over: bool) -> None:
+        if self._count_reasoning is None:
+            return
+        self._token_ids += token_ids
+        self.num_reasoning_tokens = len(self._token_ids)
+        if is_over:
+            self.num_reasoning_tokens = self._count_reasoning(self._token_ids)
+            self._count_reasoning = None

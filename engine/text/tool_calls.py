@@ -9,27 +9,28 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from hookserve.engine.structured_outputs import StructuredOutputsParams
 
-MAX_NAME_LEN = 128
-"""Characters of a function's name."""
+FunctionName = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[\w.-]+$")]
 
 
-class FunctionDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
+class FunctionDefinition(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """A function that the model may call; ``parameters`` is a JSON schema, ``None``: none."""
 
-    name: str
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, frozen=True):
-    type: str
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["function"]
     function: FunctionDefinition
 
     def as_dict(self) -> dict[str, Any]:

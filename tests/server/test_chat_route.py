@@ -141,7 +141,7 @@ def test_text_parts_are_joined_and_names_passed(serve_script: Any) -> None:
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": 3}, "messages[0].content"),
         ({"content": "x"}, "messages[0].role"),
-        ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls[0].id"),
         ({"role": "user", "content": "x", "colour": 1}, "messages[0].colour"),
         ({"role": "villain", "content": "x"}, "messages"),
     ],

@@ -1,0 +1,129 @@
+"""``ChatParsers``: the parsers of tool calls and of reasoning at work for HTTP requests: those of
+plugins in threads and within the time of a front's hook. What they find is their own business, how
+it is put together ``engine.reply_parsers``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from hookserve.engine.config import ModelConfig
+from hookserve.engine.errors import ConfigError
+from hookserve.engine.reply_parsers import ReplyForm, ReplyParsers
+from hookserve.engine.text.reply_splitter import ReplySplitter
+from hookserve.engine.text.tokenizer import Tokenizer
+from hookserve.engine.text.tool_calls import DeltaMessage, ParserRequest
+from hookserve.hookspecs import Host, PluginError
+from hookserve.hookspecs.plugin_threads import PluginThreads
+
+from .settings import ServerSettings
+
+T = TypeVar("T")
+
+
+class ChatParsers:
+    """
+    Attributes:
+        may_choose: whether models may decide by themselves that they call a tool.
+        hides_tools: whether templates are not shown the tools of who must call none.
+
+    Args:
+        budget_s: for one call of a plugin's parser.
+    """
+
+    def __init__(
+        self, parsers: ReplyParsers, budget_s: float, *, may_choose: bool, hides_tools: bool
+    ) -> None:
+        self.may_choose = may_choose
+        self.hides_tools = hides_tools
+        self._parsers = parsers
+        self._budget_s = budget_s
+        self._is_builtin = all(each.is_builtin for each in parsers.chosen)
+        self._threads = PluginThreads("parsers")
+
+    @classmethod
+    def build(
+        cls, host: Host, tokenizer: Tokenizer, model: ModelConfig, settings: ServerSettings
+    ) -> ChatParsers:
+        """
+        Raises:
+            ConfigError: models may choose, and no parser is named.
+            hookserve.hookspecs.HostError: a parser that cannot be had.
+        """
+        if settings.enable_auto_tool_choice and model.tool_call_parser is None:
+            raise ConfigError(
+                "--enable-auto-tool-choice: calls are found by a parser, and none is named; give "
+                "--tool-call-parser too"
+            )
+        return cls(
+            ReplyParsers.build(host, tokenizer, model.tool_call_parser, model.reasoning_parser),
+            host.settings.front_hook_timeout_s,
+            may_choose=settings.enable_auto_tool_choice,
+            hides_tools=settings.exclude_tools_when_tool_choice_none,
+        )
+
+    def check(self) -> None:
+        """
+        Raises:
+            RequiredPluginError: the plugin of a parser is out by now.
+        """
+        self._parsers.check()
+
+    async def open(self, request: ParserRequest) -> ReplyForm:
+        """Raises as ``ReplyParsers.open``."""
+        return await self._run(self._is_builtin, lambda: self._parsers.open(request))
+
+    async def splitters(
+        self, form: ReplyForm, prompt_token_ids: list[int], count: int
+    ) -> list[ReplySplitter]:
+        """One for each choice. Raises ``PluginError``."""
+        return await self._run(
+            not form.runs_plugins, lambda: [form.splitter(prompt_token_ids) for _ in range(count)]
+        )
+
+    async def push(
+        self,
+        form: ReplyForm,
+        splitter: ReplySplitter,
+        text: str,
+        token_ids: list[int],
+        is_last: bool,
+    ) -> DeltaMessage:
+        """``ReplySplitter.push``. Raises ``PluginError``."""
+        if not form.runs_plugins:
+            return splitter.push(text, token_ids, is_last)
+        return await self._run(False, lambda: splitter.push(text, token_ids, is_last))
+
+    async def _run(self, at_once: bool, work: Callable[[], T]) -> T:
+        """
+        Raises:
+            PluginError: a parser failed, or took too long.
+        """
+        if at_once:
+            return work()
+        call = None
+        try:
+            async with asyncio.timeout(self._budget_s):
+                call = self._threads.call(work)
+                outcome = await asyncio.wrap_future(call)
+        except TimeoutError as error:
+            if call is not None:
+                self._threads.leave(call, self._budget_s)
+            raise PluginError(
+                self._owners(), "run", f"its parser came to no end within {self._budget_s:g} s"
+            ) from error
+        result: T = outcome.unwrap()
+        return result
+
+    def _owners(self) -> str:
+        """Whose parsers run there."""
+        chosen = [each for each in self._parsers.chosen if not each.is_builtin]
+        return " or ".join(
+            each.name if each.plugin is None else each.plugin.identity for each in chosen
+        )
+
+    def end(self) -> None:
+        """Let the threads go."""
+        self._threads.end()
