@@ -124,6 +124,13 @@ def test_a_prompt_alone_is_scored_and_nothing_is_generated(
     assert sorted(chunks, key=lambda chunk: chunk["index"]) == whole["choices"]
 
 
+def test_the_likeliest_of_several_has_the_prompt_too(serve_script: Any) -> None:
+    body: dict[str, Any] = {"prompt": ["ab", "c"], "n": 1, "best_of": 2, "logprobs": 0}
+    found = choices_of(serve_script, scored("xy"), **body, max_tokens=2)
+    assert [choice["text"] for choice in found] == ["abxy", "cxy"]
+    assert found[0]["logprobs"]["token_logprobs"] == [None, -0.25, -2.0, -2.0]
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
