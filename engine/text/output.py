@@ -85,10 +85,7 @@ class OutputProcessor:
         """
         if self.is_finished:
             return TextDelta("", [], None, None, False)
-        num_shown = len(token_ids)
-        if finish_reason == "stop" and not self._include_stop:
-            ends_whole = self._end_ids is not None and token_ids[-1] not in self._end_ids
-            num_shown -= 0 if ends_whole else 1
+        num_shown = self._num_shown(token_ids, finish_reason)
         pieces: list[str] = []
         offsets: list[int] = []
         for index, token_id in enumerate(token_ids):
@@ -112,6 +109,13 @@ class OutputProcessor:
             return self._end("".join(pieces), token_ids, stop, logprobs, offsets)
         pieces.append(self._held)
         return self._end("".join(pieces), token_ids, stop_reason, logprobs, offsets, finish_reason)
+
+    def _num_shown(self, token_ids: Sequence[int], finish_reason: str | None) -> int:
+        """How many of the tokens are text: all but one that ends it."""
+        if finish_reason != "stop" or self._include_stop or not token_ids:
+            return len(token_ids)
+        ends_whole = self._end_ids is not None and token_ids[-1] not in self._end_ids
+        return len(token_ids) if ends_whole else len(token_ids) - 1
 
     def _end(
         self,

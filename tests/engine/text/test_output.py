@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hookserve.engine.messages import TokenLogprobs
 from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.structured_outputs import StructuredOutputsParams
 from hookserve.engine.text.output import OutputProcessor, TextDelta
 from hookserve.engine.text.tokenizer import Tokenizer
 
@@ -181,6 +182,20 @@ def test_an_end_without_tokens(byte_level: Tokenizer) -> None:
     processor = OutputProcessor(byte_level, [], SamplingParams(stop=("ab",)))
     assert processor.push(letters(byte_level, "a"), None).text == ""
     assert processor.push([], "abort") == TextDelta("a", [], "abort", None, False)
+
+
+def test_a_text_of_a_form_may_end_without_a_token_for_it(byte_level: Tokenizer) -> None:
+    ids = letters(byte_level, "a.")
+    for last, text in ((None, "a."), (ids[-1], "a")):
+        params = SamplingParams(
+            structured_outputs=StructuredOutputsParams(regex="a.?"),
+            stop_token_ids=() if last is None else (last,),
+        )
+        processor = OutputProcessor(byte_level, [], params)
+        assert processor.push(ids, "stop", last) == TextDelta(text, ids, "stop", last, False)
+        processor = OutputProcessor(byte_level, [], params)
+        assert processor.push(ids[:1], None).text == "a"
+        assert processor.push([], "stop") == TextDelta("", [], "stop", None, False)
 
 
 @COMMON
