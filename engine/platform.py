@@ -12,12 +12,16 @@ import platform as machine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import resources
-from .errors import ConfigError
+from .errors import ConfigError, InvalidRequestError, cut
+from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     import torch
 
     from .vllm_config import VllmConfig
+
+
+_DEFAULTS = SamplingParams()
 
 
 class PlatformEnum(enum.Enum):
@@ -48,6 +52,9 @@ class Platform:
     """The first is preferred where the checkpoint leaves a choice."""
     worker_cls: ClassVar[str] = "hookserve.engine.worker:Worker"
     """Class path of the worker that drives this device."""
+    unsupported_params: ClassVar[tuple[str, ...]] = ()
+    """Fields of ``SamplingParams`` that mean nothing to this device: a request in which one is not
+    at its default is refused before it is queued."""
 
     @classmethod
     def is_available(cls) -> tuple[bool, str]:
@@ -114,6 +121,22 @@ class Platform:
         before anything is started, and safe to call again."""
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = cls.worker_cls
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Refuse what the device cannot do for a request, before it is queued; by itself that is
+        ``unsupported_params``. Called in front, possibly in several threads at a time.
+
+        Raises:
+            ValueError: a request that cannot be served; what it has as ``param`` names the field,
+                as that of ``hookserve.engine.errors.InvalidRequestError`` does.
+        """
+        for name in cls.unsupported_params:
+            value = getattr(sampling_params, name)
+            if value != getattr(_DEFAULTS, name):
+                raise InvalidRequestError(
+                    f"{cut(value)} is not supported on platform {cls.device_name}", param=name
+                )
 
     @classmethod
     def get_attn_backend_cls(

@@ -1,4 +1,5 @@
-"""``ProcessorChecks``: what logits processors say of a request's parameters before it is queued.
+"""``ProcessorChecks``: what logits processors and the platform say of a request's parameters before
+it is queued.
 
 Whoever takes requests asks: the offline engines in their own thread, a server in others. Applying
 processors is the workers'.
@@ -7,7 +8,7 @@ processors is the workers'.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import PluginError, describe_error
@@ -15,18 +16,49 @@ from hookserve.hookspecs.notify_loop import caught
 
 from .config import EngineConfig
 from .errors import InvalidRequestError, cut
+from .platform import Platform
+from .plugin_code import import_platform
 from .processor_classes import SHAPES, ProcessorClass, find_processors
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
+    from hookserve.hookspecs import Host, Plugin
 
 FIELD = "extra_args"
 
 
+class PlatformClass(NamedTuple):
+    """The platform of this process, as one that is asked."""
+
+    name: str
+    plugin: Plugin
+    cls: type[Any]
+
+    @property
+    def owner(self) -> str:
+        return self.plugin.identity
+
+    @property
+    def label(self) -> str:
+        """For a message."""
+        return f"platform {self.name} of plugin {self.plugin.identity}"
+
+
+Asked = ProcessorClass | PlatformClass
+
+
 class ProcessorChecks:
-    def __init__(self, found: Iterable[ProcessorClass] = ()) -> None:
+    """
+    Args:
+        found: all processors that there are.
+        platform: ``None``: it has nothing to say.
+    """
+
+    def __init__(
+        self, found: Iterable[ProcessorClass] = (), platform: PlatformClass | None = None
+    ) -> None:
         self._found = tuple(found)
+        self._platform = platform
 
     @classmethod
     def build(cls, host: Host, config: EngineConfig) -> ProcessorChecks:
@@ -36,15 +68,17 @@ class ProcessorChecks:
             RequiredPluginError: that plugin must work.
             ConfigError: it belongs to no plugin.
         """
-        return cls(find_processors(host, config.model.logits_processors))
+        return cls(find_processors(host, config.model.logits_processors), _find_platform(host))
 
     def __bool__(self) -> bool:
         """Whether there is any processor, so that arguments may have a meaning."""
         return any(_is_in(each) for each in self._found)
 
-    def askable(self) -> list[ProcessorClass]:
+    def askable(self) -> list[Asked]:
         """Those that have something to say."""
-        return [each for each in self._found if _is_in(each) and _has_own_check(each.cls)]
+        found: list[Asked] = [] if self._platform is None else [self._platform]
+        found += [each for each in self._found if _is_in(each) and _has_own_check(each.cls)]
+        return found
 
     def check(self, params: SamplingParams) -> None:
         """Ask all of them, here and now; raises as ``ask``."""
@@ -52,7 +86,16 @@ class ProcessorChecks:
             ask(each, params)
 
 
-def ask(processor: ProcessorClass, params: SamplingParams, field: str = FIELD) -> None:
+def _find_platform(host: Host) -> PlatformClass | None:
+    claim = host.platform()
+    cls = import_platform(claim, host)
+    if not isinstance(cls, type) or not issubclass(cls, Platform):
+        return None
+    is_silent = not cls.unsupported_params and _holder(cls) is Platform
+    return None if is_silent else PlatformClass(claim.name, claim.plugin, cls)
+
+
+def ask(processor: Asked, params: SamplingParams, field: str = FIELD) -> None:
     """Ask one about a copy of the parameters.
 
     Args:
@@ -70,12 +113,13 @@ def ask(processor: ProcessorClass, params: SamplingParams, field: str = FIELD) -
             said = f"validate_params of {processor.label} raised {describe_error(error)}"
             raise PluginError(processor.owner, "run", said) from error
         param = _param_of(error)
-        if param is None or param == FIELD:
+        if param == FIELD or (param is None and isinstance(processor, ProcessorClass)):
             param = field
-        said = describe_error(error).partition(": ")[2] or type(error).__name__
-        raise InvalidRequestError(
-            f"{cut(param)}: {cut(said)}", param=cut(param), code="invalid_value"
-        ) from error
+        said = cut(describe_error(error).partition(": ")[2] or type(error).__name__)
+        if param is not None:
+            param = cut(param)
+            said = f"{param}: {said}"
+        raise InvalidRequestError(said, param=param, code="invalid_value") from error
 
 
 def _param_of(error: ValueError) -> str | None:
@@ -91,8 +135,11 @@ def _param_of(error: ValueError) -> str | None:
 
 
 def _has_own_check(cls: type) -> bool:
-    where = next(base for base in cls.__mro__ if "validate_params" in vars(base))
-    return where not in SHAPES
+    return _holder(cls) not in SHAPES
+
+
+def _holder(cls: type) -> type:
+    return next(base for base in cls.__mro__ if "validate_params" in vars(base))
 
 
 def _is_in(processor: ProcessorClass) -> bool:

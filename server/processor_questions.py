@@ -1,5 +1,5 @@
-"""``ProcessorQuestions``: logits processors are asked about the parameters of HTTP requests, in
-threads and within the time of a front's hook. What their answers mean is
+"""``ProcessorQuestions``: logits processors and the platform are asked about the parameters of HTTP
+requests, in threads and within the time of a front's hook. What their answers mean is
 ``engine.processor_checks``'."""
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from hookserve.engine.processor_checks import ProcessorChecks, ask
-from hookserve.engine.processor_classes import ProcessorClass
+from hookserve.engine.processor_checks import Asked, ProcessorChecks, ask
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.hookspecs import PluginError
 from hookserve.hookspecs.plugin_threads import PluginThreads
@@ -26,7 +25,7 @@ class ProcessorQuestions:
     def __init__(self, checks: ProcessorChecks, budget_s: float) -> None:
         self._checks = checks
         self._budget_s = budget_s
-        self._threads: dict[ProcessorClass, PluginThreads] = {}
+        self._threads: dict[Asked, PluginThreads] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any processor."""
@@ -53,7 +52,7 @@ class ProcessorQuestions:
         for each in askable:
             await self._ask_one(each, different)
 
-    async def _ask_one(self, processor: ProcessorClass, every: list[SamplingParams]) -> None:
+    async def _ask_one(self, processor: Asked, every: list[SamplingParams]) -> None:
         def work() -> None:
             for params in every:
                 ask(processor, params, FIELD)
