@@ -18,8 +18,11 @@ from .tool_calls import (
 from .tool_parser import MarkedToolParser, ToolParser
 
 MAX_READ_ALWAYS = 512
-"""Characters: what is kept for a call and is longer is looked at only where it may have ended, so
-that a long one costs little."""
+"""Characters: what is kept for a call and is longer is not read at each step, but where it may have
+ended, and when it has grown by a part, so that the cost is that of its length."""
+GROWTH = 1.05
+MAX_UNFINISHED = 64
+"""Calls that are begun and not ended in one text; further markers are content."""
 
 
 class CallStream(Protocol):
@@ -73,19 +76,28 @@ class MarkedCalls:
         self._request = request
         self._held = ""
         """Text that is not decided; it begins with a marker where ``_is_open``."""
+        self._unread: list[str] = []
+        """What came behind it."""
+        self._num_chars = 0
+        """Of both."""
+        self._next_read = 0
+        self._may_have_ended = False
         self._is_open = False
         self._is_first = True
         """Nothing but blank text was decided so far."""
+        self._is_behind_call = False
         self._blank = ""
         """Blank text of which it is open whether it is content."""
-        self._is_behind_call = False
         self._num_calls = 0
 
     def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
-        self._held += text
-        is_long = self._is_open and len(self._held) > MAX_READ_ALWAYS
-        if is_long and not any(char in text for char in self._parser.closers):
-            return DeltaMessage()
+        self._unread.append(text)
+        self._num_chars += len(text)
+        self._may_have_ended |= any(char in text for char in self._parser.closers)
+        if self._is_open and self._num_chars > MAX_READ_ALWAYS:
+            is_due = self._may_have_ended and self._num_chars >= self._next_read
+            if not is_due:
+                return DeltaMessage()
         return self._decide(is_whole=False)
 
     def end(self) -> DeltaMessage:
@@ -96,14 +108,12 @@ class MarkedCalls:
         return message
 
     def _decide(self, is_whole: bool) -> DeltaMessage:
+        self._held = "".join([self._held, *self._unread])
+        self._unread.clear()
+        self._may_have_ended = False
         message = DeltaMessage()
-        while self._held:
-            if not self._is_open:
-                start, self._is_open = self._next_marker(is_whole)
-                self._take_content(self._held[:start], message)
-                self._held = self._held[start:]
-                if not self._is_open:
-                    break
+        num_unfinished = 0
+        while self._held and (self._is_open or self._find_marker(is_whole, message)):
             reading = self._parser.read_calls(self._held, 0, is_whole, self._request)
             if reading is None and not is_whole:
                 break
@@ -112,10 +122,22 @@ class MarkedCalls:
                 self._take_calls(reading.calls, message)
                 self._held = self._held[reading.end :]
                 continue
+            num_unfinished += reading is None
             end = 1 if reading is None else max(1, reading.end)
+            if num_unfinished == MAX_UNFINISHED:
+                end = len(self._held)
             self._take_content(self._held[:end], message)
             self._held = self._held[end:]
+        self._num_chars = len(self._held)
+        self._next_read = int(self._num_chars * GROWTH)
         return message
+
+    def _find_marker(self, is_whole: bool, message: DeltaMessage) -> bool:
+        """Take what is in front of the next marker; whether there is one."""
+        start, self._is_open = self._next_marker(is_whole)
+        self._take_content(self._held[:start], message)
+        self._held = self._held[start:]
+        return self._is_open
 
     def _next_marker(self, is_whole: bool) -> tuple[int, bool]:
         """How much of what is held is content for sure, and whether a marker is behind it."""

@@ -49,7 +49,7 @@ class MarkedReasoning:
         reasoning, marker, content = self._held.partition(self._end)
         if marker:
             self._held, self._is_reasoning = "", False
-            return DeltaMessage(content, reasoning)
+            return DeltaMessage(content or None, reasoning or None)
         num_kept = num_held(self._held, (self._end,))
         certain = len(self._held) - num_kept
         shown, self._held = self._held[:certain], self._held[certain:]
