@@ -109,7 +109,9 @@ def attend_decode(
         )
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["stride_table"], do_not_specialize_on_alignment=["tables", "lengths"]
+)
 def _attend_part(
     query: tl.tensor,
     cache: tl.tensor,
@@ -202,7 +204,7 @@ def _attend_part(
         tl.store(summed + part[:, None] * HEAD + dims[None, :], sums, mask=is_number)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_parts"], do_not_specialize_on_alignment=["lengths"])
 def _join_parts(
     marks: tl.tensor,
     summed: tl.tensor,

@@ -91,7 +91,10 @@ def row_count(head_size: int, dtype: torch.dtype) -> int:
     return min(_MAX_ROWS, max(_MIN_ROWS, fitting))
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["stride_table"],
+    do_not_specialize_on_alignment=["tables", "starts", "lengths"],
+)
 def _attend_rows(
     query: tl.tensor,
     cache: tl.tensor,

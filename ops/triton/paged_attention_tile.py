@@ -7,6 +7,10 @@ business of ``paged_attention_decode`` and ``paged_attention_prefill``.
 The softmax is kept as it is summed up (Milakov and Gimelshein, 2018): of each row the highest score
 so far, the sum of the weights relative to it, and the weighted sum of the values, all in float32.
 Scores are in powers of two, for which a GPU has an instruction.
+
+The kernels are compiled once for each kind of layer. What changes from step to step (the width of
+tables, and where in memory they begin) is not specialized on: it would have requests wait for the
+compiler whenever such a number is a multiple of 16 for the first time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``compile_kernels.py CAPABILITY HEAD_SIZE DTYPE``: compile every Triton kernel for cards of this
 capability, as it is launched for a model, and print a line for each launch: the kernel, the bytes
-of its machine code, and the bytes of fast memory that a program of it takes."""
+of its machine code, the bytes of fast memory that a program of it takes, and what tells its code
+from others."""
 
 from __future__ import annotations
 
@@ -33,14 +34,17 @@ def launch_all(size: int, dtype: torch.dtype) -> None:
     cache = torch.zeros(8, 2, KV_HEADS, BLOCK, size, dtype=dtype)
     query = wide.view(4, HEADS, size)
     write_cache(cache, query[:, :KV_HEADS], query[:, :KV_HEADS], torch.arange(4))
-    tables = torch.zeros(4, 200, dtype=torch.int64)
     lengths = torch.tensor([3200, 1, 5, 16], dtype=torch.int32)
     starts = torch.arange(5, dtype=torch.int32)
     for window, cap in ((None, None), (40, 20.0)):
         how = {"window": window, "soft_cap": cap}
-        output = torch.empty_like(query)
-        attend_decode(query, cache, tables, lengths, output, 0.1, longest=3200, **how)
-        attend_prefill(query, cache, tables, starts, lengths, output, 0.1, most=40, **how)
+        # Steps of other lengths, in which other sequences decode.
+        for width, first in ((200, 0), (208, 1), (1, 3)):
+            tables = torch.zeros(4, width, dtype=torch.int64)
+            given, output = (query[first:], cache, tables[first:]), torch.empty_like(query[first:])
+            longest = 256 * (16 + first)
+            attend_decode(*given, lengths[first:], output, 0.1, longest=longest, **how)
+            attend_prefill(*given, starts[first:], lengths[first:], output, 0.1, most=40, **how)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ class Compiled:
     """What launches have come to.
 
     Attributes:
-        launches: of each the kernel's name, the bytes of its machine code, and the bytes of fast
-            memory (shared memory) that a program takes.
+        launches: of each the kernel's name, the bytes of its machine code, the bytes of fast
+            memory (shared memory) that a program takes, and what tells its code from others.
     """
 
     def __init__(self) -> None:
-        self.launches: list[tuple[str, int, int]] = []
+        self.launches: list[tuple[str, int, int, str]] = []
 
 
 def compile_only(capability: int) -> Compiled:
@@ -45,7 +45,8 @@ def compile_only(capability: int) -> Compiled:
 
     def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         made = launch(kernel, *args, grid=grid, warmup=True, **options)
-        done.launches.append((kernel.__name__, len(made.asm["cubin"]), made.metadata.shared))
+        code, memory = len(made.asm["cubin"]), made.metadata.shared
+        done.launches.append((kernel.__name__, code, memory, made.hash))
         return made
 
     triton.runtime.jit.JITFunction.run = run
