@@ -49,8 +49,12 @@ class Echo:
                 was shortened, what is left of it.
         """
 
+        is_whole = bool(given.texts) and given.shortening is None
+        if is_whole and params.logprobs is None:  # nobody asks where the tokens are
+            return cls([PromptText(text, []) for text in given.texts.values()])
+
         def texts() -> list[PromptText]:
-            if given.texts and given.shortening is None:
+            if is_whole:
                 every = given.texts.values()
                 return [given_text(tokenizer, text, given.add_special_tokens) for text in every]
             return [decoded_text(tokenizer, token_ids, params) for token_ids in token_lists]
