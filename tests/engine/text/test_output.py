@@ -265,6 +265,39 @@ def characters_of(data: bytes) -> list[int]:
     return numbers
 
 
+WORDS = ["▁the", "▁cat", "s", "▁", "▁日本", "é", "!"]
+
+
+@COMMON
+@given(
+    pieces=st.lists(
+        st.one_of(st.sampled_from(WORDS), st.sampled_from("🙂ñ\u0301").map(str.encode))
+    ),
+    step=st.integers(1, 5),
+)
+def test_in_a_vocabulary_of_words_each_token_is_in_the_text_at_its_place(
+    word_pieces: Tokenizer, pieces: list[str | bytes], step: int
+) -> None:
+    spelling = [[p] if isinstance(p, str) else [f"<0x{byte:02X}>" for byte in p] for p in pieces]
+    ids = [word_pieces.backend.token_to_id(token) for each in spelling for token in each]
+    entries = [TokenLogprobs([token], [0.0], 1) for token in ids]
+    prompt = word_pieces.encode("the")
+    processor = OutputProcessor(word_pieces, prompt, SamplingParams(logprobs=0))
+    deltas = [
+        processor.push(ids[at : at + step], None, None, entries[at : at + step])
+        for at in range(0, len(ids), step)
+    ]
+    text = fold([*deltas, processor.push([], "length")])
+    assert "the" + text == word_pieces.decode([*prompt, *ids])
+    offsets = iter([o for delta in deltas for o in delta.text_offsets or ()])
+    end = 0
+    for piece, each in zip(pieces, spelling, strict=True):
+        written = piece.replace("▁", " ") if isinstance(piece, str) else piece.decode()
+        assert [next(offsets) for _ in each] == [end] * len(each)
+        assert text.startswith(written, end)
+        end += len(written)
+
+
 def test_the_end_token_stands_behind_a_character_that_never_ends(byte_level: Tokenizer) -> None:
     ids = [*letters(byte_level, "a🙂")[:-1], 2]
     entries = [TokenLogprobs([token], [0.0], 1) for token in ids]
