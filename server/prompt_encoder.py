@@ -95,7 +95,7 @@ class PromptEncoder:
 
         def encode(text: str) -> list[int]:
             if shortening is None:
-                return self._tokenizer.encode(text, add_special_tokens)
+                return self._tokenizer.encode(text, add_special_tokens, aside=True)
             return self._tokenizer.encode_part(text, *shortening, add_special_tokens)
 
         return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
@@ -107,7 +107,8 @@ class PromptEncoder:
             ApiError: 400 for one that would take too long.
         """
         self._check_length(text, "prompt", may_be_longer=True)
-        return await self._in_thread(lambda: self._tokenizer.encode(text, add_special_tokens))
+        encode = self._tokenizer.encode
+        return await self._in_thread(lambda: encode(text, add_special_tokens, aside=True))
 
     async def encode_chat(self, chat: Chat, is_counted: bool = False) -> list[int]:
         """Render the messages with the model's template and tokenize the result.
@@ -122,7 +123,8 @@ class PromptEncoder:
         may_be_longer = is_counted or chat.shortening is not None
         self._check_length(text, "messages", may_be_longer=may_be_longer)
         special = chat.add_special_tokens
-        ids = await self._in_thread(lambda: self._tokenizer.encode(text, special))
+        encode = self._tokenizer.encode
+        ids = await self._in_thread(lambda: encode(text, special, aside=True))
         return ids if chat.shortening is None else chat.shortening.of(ids)
 
     async def _render(self, chat: Chat) -> str:
@@ -175,7 +177,8 @@ class PromptEncoder:
 
     async def spell(self, token_ids: list[int]) -> list[str | None]:
         """How the vocabulary writes each token."""
-        return await self._in_thread(lambda: [*map(self._tokenizer.id_to_token, token_ids)])
+        name = self._tokenizer.id_to_token
+        return await self._in_thread(lambda: [name(token_id) for token_id in token_ids])
 
     async def decode(self, token_ids: list[int]) -> str:
         """The text of token ids, special ones included."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Backend
 
 from hookserve.engine.errors import ModelFileError
@@ -35,7 +35,8 @@ _SPECIAL_NAMES = (
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 DEFAULT_TEMPLATE = "default"
 TOOL_TEMPLATE = "tool_use"
-_SIDE_CUT_OFF = {"start": "right", "end": "left"}
+_LONG_TEXT = 2**14
+"""Characters: a few milliseconds."""
 
 
 class Tokenizer:
@@ -82,21 +83,36 @@ class Tokenizer:
     def chat_template(self) -> str | None:
         return self.chat_templates.get(DEFAULT_TEMPLATE)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, *, aside: bool = False
+    ) -> list[int]:
         """Token ids of a text; special tokens written out in it are recognized.
 
         ``add_special_tokens`` puts in front (or behind) what the vocabulary's own rule says, such
         as BOS. A rendered chat has them already: encode it with ``False``, or BOS is doubled.
 
+        Args:
+            aside: this is not the only thread that has something to do, so a long text must not
+                keep the interpreter to itself.
+
         Raises:
             ValueError: the text holds a lone surrogate, which no encoding has.
         """
+        ids: list[int] = self._encode(text, add_special_tokens, aside).ids
+        return ids
+
+    def _encode(self, text: str, add_special_tokens: bool, aside: bool) -> Encoding:
         try:
-            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if aside and len(text) > _LONG_TEXT:
+                # For a list of texts the library lets go of the interpreter's lock, and uses
+                # threads of its own, which is why it does not for those that may fork.
+                return self.backend.encode_batch_fast(
+                    [text], add_special_tokens=add_special_tokens
+                )[0]
+            return self.backend.encode(text, add_special_tokens=add_special_tokens)
         except TypeError:
             text.encode()  # the library says "must be str"; this says what is wrong, and where
             raise
-        return ids
 
     def encode_part(
         self,
@@ -105,16 +121,18 @@ class Tokenizer:
         keeps: Literal["start", "end"],
         add_special_tokens: bool = True,
     ) -> list[int]:
-        """As ``encode``, of a longer text so many tokens at its start or its end alone, special
-        ones included: those are kept where there is room for them."""
-        encoding = self.backend.encode(text, add_special_tokens=False)
-        num_special = self.backend.num_special_tokens_to_add(False) if add_special_tokens else 0
-        num_special = min(num_special, num_tokens)
-        encoding.truncate(num_tokens - num_special, direction=_SIDE_CUT_OFF[keeps])
-        if num_special:
-            encoding = self.backend.post_process(encoding)
+        """As ``encode`` aside, of a longer text so many tokens at its start or its end alone,
+        special ones included: those are kept where there is room for them."""
+        encoding = self._encode(text, add_special_tokens, aside=True)
         ids: list[int] = encoding.ids
-        return ids[:num_tokens] if keeps == "start" else ids[-num_tokens:]
+        # The library's own truncation also makes encodings of all that is cut off, which is slow.
+        is_added: list[int] = encoding.special_tokens_mask if add_special_tokens else []
+        first = next((at for at, added in enumerate(is_added) if not added), 0)
+        behind = next((at for at, added in enumerate(reversed(is_added)) if not added), 0)
+        end = len(ids) - behind
+        room = max(0, num_tokens - first - behind)
+        kept = ids[first:end][:room] if keeps == "start" else ids[max(first, end - room) : end]
+        return [*ids[:first], *kept, *ids[end:]][:num_tokens]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence; ids beyond the vocabulary have no text."""

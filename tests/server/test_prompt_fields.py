@@ -86,6 +86,9 @@ def test_a_shortened_prompt_keeps_the_tokens_that_its_tokenizer_adds(tiny_bos: A
     assert tiny_bos.encode_part("abcd", 3, "end", False) == [98, 99, 100]
     assert tiny_bos.encode_part("abcd", 9, "end") == tiny_bos.encode("abcd")
     assert tiny_bos.encode_part("abcd", 1, "end") == [256]
+    assert tiny_bos.encode_part("", 1, "end") == [256]
+    assert tiny_bos.encode_part("<eos>a", 2, "start") == [256, 256]
+    assert tiny_bos.encode_part("a<eos>", 9, "end") == [256, 97, 256]
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer as Backend
 from hookserve.engine.errors import ModelFileError
 from hookserve.engine.text.chat_template import render_chat
 from hookserve.engine.text.tokenizer import Tokenizer, load_tokenizer
+from tiny_gguf import TinyGGUF
 
 TEXTS = ["", "hello world", " naïve 🙂 日本", "a<|end|>b", "<|bos|>x", "x <extra> y", "\n\t 12 "]
 
@@ -158,6 +161,38 @@ def test_fewest_tokens_is_a_true_bound(byte_level: Tokenizer) -> None:
 def test_a_lone_surrogate_is_a_value_error(byte_level: Tokenizer) -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
         byte_level.encode("\ud83d")
+
+
+def test_a_long_text_leaves_room_for_other_threads(byte_level: Tokenizer) -> None:
+    text = "a b " * 2**15
+    begun = threading.Event()
+    results: list[list[int]] = []
+
+    def encode() -> None:
+        begun.set()
+        results.append(byte_level.encode(text, aside=True))
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait()
+    num_turns = 0
+    while thread.is_alive():
+        num_turns += 1
+        time.sleep(0.001)
+    assert results == [byte_level.encode(text)]
+    assert num_turns > 5
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_long_text_has_the_same_tokens_aside(tiny_gguf: TinyGGUF, special: bool) -> None:
+    tokenizer = load_tokenizer(str(tiny_gguf.path))
+    tokenizer.backend.post_processor = processors.TemplateProcessing(
+        single="a $A", special_tokens=[("a", 7)]
+    )
+    for text in ("a" * 16_384, "a" * 16_385):
+        assert tokenizer.encode(text, special, aside=True) == tokenizer.encode(text, special)
+    with pytest.raises(ValueError, match="surrogates"):
+        tokenizer.encode("a" * 16_384 + "\ud800", aside=True)
 
 
 def test_ids_beyond_the_vocabulary_have_no_text(byte_level: Tokenizer) -> None:
