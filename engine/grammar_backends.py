@@ -9,14 +9,15 @@ from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import PluginError, describe_error
 from hookserve.hookspecs.notify_loop import caught
 
-from .config import StructuredOutputsConfig
 from .errors import InvalidRequestError, cut
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host, Plugin
     from hookserve.hookspecs.grammar_types import GrammarSpec
 
+    from .config import StructuredOutputsConfig
     from .structured_outputs import StructuredOutputsParams
+    from .vllm_config import StructuredOutputsConfig as TreeConfig
 
 KIND = "grammar_backend"
 AUTO = "auto"
@@ -78,7 +79,9 @@ def find_backend(host: Host, name: str) -> Backend:
     return Backend(name, None if claim is None else claim.plugin, cls)
 
 
-def spec_of(form: StructuredOutputsParams, config: StructuredOutputsConfig) -> GrammarSpec:
+def spec_of(
+    form: StructuredOutputsParams, config: StructuredOutputsConfig | TreeConfig
+) -> GrammarSpec:
     """What the backend is given for a request's form on this server.
 
     Raises:

@@ -99,7 +99,7 @@ class GrammarCompiler:
 
     def _read(self, spec: GrammarSpec, outcome: Outcome) -> Grammar | GrammarFailure:
         try:
-            grammar, num_bytes = outcome.unwrap()
+            made: tuple[Grammar, int] = outcome.unwrap()
         except InvalidRequestError as error:
             return GrammarFailure(f"{error.message}.", True)
         except TimeoutError as error:
@@ -108,11 +108,11 @@ class GrammarCompiler:
             logger.warning("a grammar could not be made: %s", error, exc_info=error.__cause__)
             by = f" of plugin {error.identity}" if isinstance(error, PluginError) else ""
             return GrammarFailure(f"The grammar backend{by} failed.", False)
-        self._kept[spec] = grammar, num_bytes
-        self._kept_bytes += num_bytes
+        self._kept[spec] = made
+        self._kept_bytes += made[1]
         while self._kept_bytes > MAX_CACHE_BYTES:
             self._kept_bytes -= self._kept.popitem(last=False)[1][1]
-        return grammar
+        return made[0]
 
     def timeout_s(self) -> float | None:
         """Until the next call is given up; ``None``: none is under way."""

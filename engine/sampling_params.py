@@ -90,9 +90,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value = getattr(self, name)
             if not accepts(value):
                 raise SamplingParamsError(name, value, expected)
-        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
-            expected = "StructuredOutputsParams"
-            raise SamplingParamsError("structured_outputs", self.structured_outputs, expected)
+        form: Any = self.structured_outputs
+        if not isinstance(form, StructuredOutputsParams | None):
+            raise SamplingParamsError("structured_outputs", form, "StructuredOutputsParams")
         if self.best_of is not None and self.best_of < self.n:
             raise SamplingParamsError("best_of", self.best_of, f"at least n ({self.n})")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

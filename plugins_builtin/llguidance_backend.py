@@ -141,7 +141,7 @@ def _source(spec: GrammarSpec) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if spec.kind in ("json", "json_object"):
-        options: dict[str, Any] = {"lenient": spec.lenient}
+        options: Any = {"lenient": spec.lenient}  # its type wants every key
         if spec.any_whitespace:
             options["whitespace_pattern"] = spec.whitespace_pattern or WHITESPACE
         else:

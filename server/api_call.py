@@ -31,6 +31,7 @@ from .response_filter import ResponseFilter
 from .sampling import sampling_params
 from .serving import Serving
 from .wire_common import StreamOptions
+from .wire_form import path_of
 from .wire_json import RequestDecoder
 
 logger = logging.getLogger("hookserve.server.api_call")
@@ -177,12 +178,13 @@ class ApiCall:
             raise refused(refusal.value)
 
     async def check_params(self, every: Sequence[SamplingParams]) -> None:
-        """Ask logits processors about the parameters of the request's prompts. Where there is none,
-        arguments for them have no effect.
+        """Ask logits processors about the parameters of the request's prompts, and the grammar
+        backend about the form of its text. Where there is no processor, arguments for them have no
+        effect.
 
         Raises:
-            ApiError: a processor failed.
-            RequestError: a processor refuses them.
+            ApiError: a processor or the backend failed, or the form is none.
+            RequestError: a processor or the backend refuses them.
         """
         processors = self.serving.processors
         if not processors and self.wanted.vllm_xargs:
@@ -193,6 +195,12 @@ class ApiCall:
             await processors.ask(every)
         except PluginError as error:
             raise self.failure(error, "validate_params") from None
+        form = every[0].structured_outputs
+        if form is not None:
+            try:
+                await self.serving.grammars.ask(form, path_of(self.wanted))
+            except PluginError as error:
+                raise self.failure(error, "validate") from None
 
     def note_unused(self, names: Iterable[str]) -> None:
         """Let the reply say that these fields have no effect."""

@@ -21,6 +21,7 @@ from .wire_common import (
     SamplingFields,
     StreamOptions,
 )
+from .wire_form import form_of
 
 MAX_BIAS = 100
 MAX_SEQUENCES = 1024
@@ -78,6 +79,7 @@ def sampling_params(
             skip_special_tokens=_given(fields.skip_special_tokens, True),
             spaces_between_special_tokens=_given(fields.spaces_between_special_tokens, True),
             include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+            structured_outputs=form_of(fields),
             extra_args=_extra_args(fields.vllm_xargs),
         )
         _check_some_are_left(params)

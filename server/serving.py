@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hookserve.engine.engine_client import EngineClient
+from hookserve.engine.grammar_checks import GrammarChecks
 from hookserve.engine.plugin_reports import EngineReports
 from hookserve.engine.request_limits import ContextLimits, SamplingDefaults
 from hookserve.engine.stat_loggers import StatLoggers
@@ -23,6 +24,7 @@ from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
 
 from .chat_parsers import ChatParsers
 from .errors import ApiError, cut
+from .grammar_questions import GrammarQuestions
 from .health import Health
 from .hook_metrics import HookMetrics
 from .metrics import MetricsPage
@@ -49,6 +51,9 @@ class Serving:
         self.loggers = loggers
         self.processors = processors
         self.parsers = parsers
+        self.grammars = GrammarQuestions(
+            GrammarChecks(host, client.engine_config), host.settings.front_hook_timeout_s
+        )
         self.request_metrics = RequestMetrics()
         self.engine_reports = EngineReports(client)
         self.hook_metrics = HookMetrics(host, self.engine_reports)
@@ -134,4 +139,5 @@ class Serving:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         self.prompts.close()
         self.processors.end()
+        self.grammars.end()
         self.parsers.end()

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from .wire_form import FormFields
+
 MAX_STOP_STRINGS = 16
 MAX_STOP_LEN = 1024
 """Characters."""
@@ -65,7 +67,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without a meaning on a server of one's own."""
 
 
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingFields(FormFields, frozen=True, kw_only=True):
     """The fields that act in both routes; ``null`` is the same as absent."""
 
     model: str | None = None
@@ -112,12 +114,6 @@ NOT_BUILT_COMMON: dict[str, tuple[Any, ...]] = {
     "logprob_token_ids": ([],),
     "watermarking": (False,),
     "repetition_detection": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "session_id": (),
     "return_token_offsets": (False,),
     "return_prompt_text": (False,),

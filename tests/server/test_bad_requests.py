@@ -76,7 +76,7 @@ def post(serve_script: Any, content: bytes, path: str = PATH, **options: Any) ->
         ({"prompt": {"a": 1}}, "prompt"),
         ({"prompt": ["a"] * 1025}, "prompt"),
         ({"use_beam_search": True}, "use_beam_search"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"temperture": 0}, "temperture"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),

@@ -20,6 +20,7 @@ from hookserve.engine.config import (
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    StructuredOutputsConfig,
 )
 from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.engine.sampling_params import SamplingParams
@@ -142,6 +143,7 @@ def make_config(
     dtype: str = "float32",
     policy: str = "fcfs",
     logits_processors: tuple[str, ...] = (),
+    grammar_backend: str = "toy_grammars:ToyBackend",
 ) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(
@@ -172,6 +174,7 @@ def make_config(
         ),
         parallel=ParallelConfig(worker_cls=worker_cls),
         load=LoadConfig(),
+        structured_outputs=StructuredOutputsConfig(backend=grammar_backend),
         device=DeviceConfig(
             platform="hookserve.plugins_builtin.cpu_platform:CpuPlatform",
             platform_owner="hookserve:builtin:cpu",
