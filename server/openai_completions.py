@@ -41,30 +41,25 @@ class CompletionsEndpoint:
             limits.check_prompt_logprobs(wanted.prompt_logprobs, num_shown)
             if wanted.echo:
                 limits.check_prompt_logprobs(checked.num_logprobs, num_shown, "logprobs")
+            asked = 1 if is_prompt_only(wanted) else wanted.max_tokens  # the engine's least
             params = sampling_params(
                 wanted,
                 serving.defaults,
                 limits,
                 max_tokens=[
-                    limits.max_tokens(
-                        len(prompt),
-                        wanted.max_tokens or (1 if is_prompt_only(wanted) else None),
-                        DEFAULT_MAX_TOKENS,
-                        prompt_path=path,
-                    )
+                    limits.max_tokens(len(prompt), asked, DEFAULT_MAX_TOKENS, prompt_path=path)
                     for path, prompt in prompts.items()
                 ],
                 bad_words_token_ids=await serving.prompts.spell_bad_words(wanted.bad_words),
                 best_of=wanted.best_of,
                 logprobs=checked.num_logprobs,
             )
+            if wanted.echo and checked.num_top is not None:
+                params = [with_prompt_logprobs(each, checked.num_top) for each in params]
             await call.check_params(params)
-            token_lists = list(prompts.values())
-            echo = None
+            token_lists, echo = list(prompts.values()), None
             if wanted.echo:
                 echo = await Echo.of(serving.tokenizer, checked.prompt, token_lists, params[0])
-                if checked.num_top is not None:
-                    params = [with_prompt_logprobs(each, checked.num_top) for each in params]
             return await CompletionReply(call, token_lists, params, echo).response(request)
 
     async def render_completion_request(
