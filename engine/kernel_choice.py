@@ -83,6 +83,8 @@ def find_wrong_kernel(kernels: CpuKernels) -> str | None:
         return "silu_and_mul"
     if not _rotates(kernels, draw):
         return "rotate"
+    if kernels.can_multiply and not _multiplies(kernels, draw):
+        return "multiply"
     return _wrong_attention(kernels, draw)
 
 
@@ -100,6 +102,13 @@ def _rotates(kernels: CpuKernels, draw: _Draw) -> bool:
     heads = x.view(3, 2, 64)
     expected = heads * cosines + heads.roll(32, -1) * sines
     return _are_close(kernels.rotate(x, cosines, sines, 64).view_as(heads), expected)
+
+
+def _multiplies(kernels: CpuKernels, draw: _Draw) -> bool:
+    x, weight, bias = draw(7, 32), draw(192, 32), draw(192)
+    panels = weight.view(3, 64, 16, 2).transpose(1, 2).contiguous()
+    got = kernels.multiply(x, panels.data_ptr(), 192, bias)
+    return _are_close(got, F.linear(x.float(), weight.float(), bias.float()))
 
 
 def _wrong_attention(kernels: CpuKernels, draw: _Draw) -> str | None:

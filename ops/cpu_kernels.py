@@ -18,7 +18,9 @@ from .c_compiler import load_library
 from .context import AttentionMetadata
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
-MORE_SOURCES = tuple(SOURCE.with_name(name) for name in ("cpu_prefill.c", "cpu_vectors.h"))
+MORE_SOURCES = tuple(
+    SOURCE.with_name(name) for name in ("cpu_linear.c", "cpu_prefill.c", "cpu_vectors.h")
+)
 LANES = 16
 MAX_HEAD_SIZE = 256
 SPLIT = 256
@@ -78,6 +80,9 @@ class CpuKernels:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         self._library = library
+        self._multiply = getattr(library, "multiply", None)
+        if self._multiply is not None:
+            self._multiply.argtypes, self._multiply.restype = (*[_POINTER] * 4, *[_INT] * 3), None
 
     # -- norms and activations ------------------------------------------------------------------
 
@@ -88,10 +93,10 @@ class CpuKernels:
         width = x.shape[-1]
         return (
             width % LANES == 0
-            and _is_plain(x)
-            and _is_plain(weight)
+            and is_plain(x)
+            and is_plain(weight)
             and weight.numel() == width
-            and (residual is None or (residual.shape == x.shape and _is_plain(residual)))
+            and (residual is None or (residual.shape == x.shape and is_plain(residual)))
         )
 
     def rms_norm(
@@ -120,7 +125,7 @@ class CpuKernels:
     @staticmethod
     def takes_gated(x: torch.Tensor) -> bool:
         """Whether ``x: [..., 2 * width]`` is what ``silu_and_mul`` takes."""
-        return x.shape[-1] % (2 * LANES) == 0 and _is_plain(x)
+        return x.shape[-1] % (2 * LANES) == 0 and is_plain(x)
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """The twin of ``SiluAndMul.forward``."""
@@ -128,6 +133,40 @@ class CpuKernels:
         out = x.new_empty(*x.shape[:-1], width)
         rows = out.numel() // width
         self._library.silu_and_mul(out.data_ptr(), x.data_ptr(), rows, width)
+        return out
+
+    # -- products -------------------------------------------------------------------------------
+
+    @property
+    def can_multiply(self) -> bool:
+        """Whether the processor multiplies bfloat16 itself: only then there is ``multiply``."""
+        return self._multiply is not None
+
+    def multiply(
+        self, x: torch.Tensor, panels: int, columns: int, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The twin of ``F.linear``; sums are float32, and those of a row the same whatever other
+        rows there are.
+
+        Args:
+            x: ``[..., in]``, contiguous, as ``bias: [columns]``; ``in`` is a multiple of 2.
+            panels: the address of ``[columns / 64, in / 2, 64, 2]`` numbers.
+
+        Returns:
+            ``[..., columns]``.
+        """
+        assert self._multiply is not None, "can_multiply was asked for"
+        out = x.new_empty(*x.shape[:-1], columns)
+        inputs = x.shape[-1]
+        self._multiply(
+            out.data_ptr(),
+            x.data_ptr(),
+            panels,
+            None if bias is None else bias.data_ptr(),
+            x.numel() // inputs,
+            inputs,
+            columns,
+        )
         return out
 
     # -- rotation and the cache -----------------------------------------------------------------
@@ -145,8 +184,8 @@ class CpuKernels:
             and x.stride(1) == 1
             and x.shape[1] % head_size == 0
             and cosines.shape == sines.shape == (x.shape[0], 1, head_size)
-            and _is_plain(cosines)
-            and _is_plain(sines)
+            and is_plain(cosines)
+            and is_plain(sines)
         )
 
     def rotate(
@@ -307,7 +346,7 @@ class CpuKernels:
         self._library.attend_prefill(ctypes.byref(call))
 
 
-def _is_plain(x: torch.Tensor) -> bool:
+def is_plain(x: torch.Tensor) -> bool:
     """Whether memory is all that there is to the tensor: its numbers lie in a row."""
     return x.dtype is torch.bfloat16 and x.is_cpu and x.is_contiguous()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,15 @@ from torch import nn
 from hookserve.hookspecs.as_written import AsWritten
 from hookserve.hookspecs.current_host import describe_patch
 
-from .context import get_tp_group
+from .context import get_model_context, get_tp_group
 from .custom_op import PluggableLayer
 from .op_function import OpFunction, take_op
 from .packed_linear import can_pack, pack, packed_linear
+from .packed_product import find_product
 from .parameter import copy_weight, note_part, set_weight_attrs
+
+if TYPE_CHECKING:
+    from .cpu_kernels import CpuKernels
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
     as_written: ClassVar[AsWritten]
     """Of a class whose own ``apply`` reads packed weights."""
     op: OpFunction | None = None
+    kernels: CpuKernels | None = None
 
     def create_weights(
         self,
@@ -70,6 +75,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
     ) -> None:
         """Register ``weight: [sum(output_partition_sizes), input_size_per_partition]``."""
         self.op = take_op("linear")
+        self.kernels = take_kernels()
         shape = (sum(output_partition_sizes), input_size_per_partition)
         weight = nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
         set_weight_attrs(weight, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
@@ -81,9 +87,8 @@ class UnquantizedLinearMethod(LinearMethodBase):
         weight = layer.weight
         assert isinstance(weight, nn.Parameter)
         if should_pack(self, weight, self.op):
-            packed = nn.Parameter(pack(weight), requires_grad=False)
-            layer.weight = packed
-            layer.packed_weight = packed.detach()
+            packed = add_packed(layer, weight, self.kernels)
+            layer.weight = nn.Parameter(packed, requires_grad=False)
 
     def apply(
         self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
@@ -112,7 +117,26 @@ def multiply(
     packed = layer.__dict__.get("packed_weight")
     if packed is None:
         return F.linear(x, layer.weight, bias)  # type: ignore[arg-type]
+    product = layer.__dict__["packed_product"]
+    if product is not None:
+        answer = product(x, bias)
+        if answer is not NotImplemented:
+            return answer
     return packed_linear(x, packed, bias)
+
+
+def take_kernels() -> CpuKernels | None:
+    """Those of the model that is being built."""
+    context = get_model_context()
+    return None if context is None else context.kernels
+
+
+def add_packed(layer: nn.Module, weight: torch.Tensor, kernels: CpuKernels | None) -> torch.Tensor:
+    """Give the layer a packed copy of its weight, and what multiplies by it; returns the copy."""
+    packed = pack(weight)
+    layer.packed_weight = packed
+    layer.packed_product = find_product(kernels, packed, weight)  # type: ignore[assignment]
+    return packed
 
 
 def should_pack(method: object, weight: torch.Tensor, op: OpFunction | None = None) -> bool:

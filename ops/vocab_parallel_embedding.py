@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,12 @@ from hookserve.hookspecs.as_written import AsWritten
 
 from .context import get_tp_group
 from .custom_op import PluggableLayer
-from .linear import QuantizeMethodBase, multiply, should_pack
+from .linear import QuantizeMethodBase, add_packed, multiply, should_pack, take_kernels
 from .op_function import OpFunction, take_op
-from .packed_linear import pack
 from .parameter import copy_weight, set_weight_attrs
+
+if TYPE_CHECKING:
+    from .cpu_kernels import CpuKernels
 
 DEFAULT_VOCAB_PADDING_SIZE = 64
 
@@ -28,6 +30,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
     as_written: ClassVar[AsWritten]
     embedding_op: OpFunction | None = None
     logits_op: OpFunction | None = None
+    kernels: CpuKernels | None = None
 
     def create_weights(
         self,
@@ -42,6 +45,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         """Register ``weight: [vocabulary of this rank, hidden]``."""
         if isinstance(layer, ParallelLMHead):
             self.logits_op = take_op("logits")
+            self.kernels = take_kernels()
         else:
             self.embedding_op = take_op("embedding")
         shape = (sum(output_partition_sizes), input_size_per_partition)
@@ -55,8 +59,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         assert isinstance(weight, nn.Parameter)
         if not isinstance(layer, ParallelLMHead) or not should_pack(self, weight, self.logits_op):
             return
-        packed = pack(weight)
-        layer.packed_weight = packed
+        packed = add_packed(layer, weight, self.kernels)
         if not layer.is_tied:
             layer.weight = nn.Parameter(packed, requires_grad=False)
 
