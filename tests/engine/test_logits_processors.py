@@ -18,6 +18,9 @@ from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Named, PluginSettings, bootstrap, hookimpl
 from hookserve.hookspecs.errors import RequiredPluginError
+from hookserve.ops.op_function import OpFunction
+from hookserve.ops.op_references import REFERENCES
+from hookserve.ops.op_table import OpRow
 from processors import FORCERS, Counter, Seen
 
 SHAPES = ("RowForcer", "Counter", "SlotForcer")
@@ -206,6 +209,26 @@ def test_one_that_keeps_the_best_token_is_not_asked_where_all_are_greedy(make_co
     core.add_request(make_request("a", [1, 2]))
     run(core)
     assert "SeesLate" not in Seen.rows
+
+
+def test_a_provider_of_sampling_gets_what_processors_have_left(make_core):
+    def tokens_by(op):
+        core = make_core(logits_processors=(*FORCERS, "processors:SeesLate"), num_blocks=64)
+        core.executor.worker.runner.sampler.op = op
+        for name, (prompt, params) in enumerate(mixed_requests()):
+            core.add_request(make_request(str(name), prompt, max_tokens=NEW_TOKENS, **params))
+        return run(core)[0].tokens
+
+    def provided(*given):
+        seen.extend(given[1].tolist())
+        calls.append(1)
+        return REFERENCES["sampling"](*given)
+
+    seen, calls = [], []
+    op = OpFunction(OpRow("sampling", "", "mine", "dist:hookserve:me", "wanted"), provided)
+    assert tokens_by(op) == tokens_by(None)
+    assert op.row.calls == len(calls) >= NEW_TOKENS
+    assert set(seen) == {0.0, 1.0}, "what a late one was given is divided already"
 
 
 def test_logprobs_stay_the_models_own(make_core):

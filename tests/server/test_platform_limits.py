@@ -33,8 +33,9 @@ def test_a_capability_that_the_platform_lacks_is_a_400_with_its_param(
         async with serve_script(script(sent), plugins=[Offers(Limited)]) as served:
             for field, value in {"min_p": 0.1, "logit_bias": {"3": 1}}.items():
                 reply = await served.http.post(route, json={**ROUTES[route], field: value})
+                assert reply.status_code == 400
                 error = reply.json()["error"]
-                assert (reply.status_code, error["param"]) == (400, field)
+                assert error["param"] == field
                 assert error["message"].startswith(f"{field}: ")
                 assert error["message"].endswith(" is not supported on platform limited")
             assert sent == []
