@@ -20,7 +20,7 @@ import harness
 from harness import RunningServer
 from hookserve.server.wire_chat import ChatRequest
 from hookserve.server.wire_completions import CompletionRequest
-from wordy_llama import BOS, END, write_wordy_llama
+from wordy_llama import BOS, END, character_token, write_wordy_llama
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MAX_RUNNING = 8
@@ -28,6 +28,7 @@ ARGS = [
     *("--served-model-name", "m", "alias"),
     *("--scheduling-policy", "priority", "--max-num-seqs", str(MAX_RUNNING)),
     *("--logits-processors", "processors:RowForcer"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
     *("--kv-cache-memory-bytes", str(64 << 20), "--block-size", "4"),
 ]
 
@@ -48,17 +49,20 @@ BEGIN: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": "w1 w2 w3 w4 w5 w6"}],
         "max_tokens": 8,
         "temperature": 0,
+        "chat_template_kwargs": {"enable_thinking": False},
     },
 }
 View = Callable[[httpx.Response], Any]
 
 
 def texts(reply: httpx.Response) -> Any:
-    """What is said in each choice."""
-    return [
-        choice["message"]["content"] if "message" in choice else choice["text"]
-        for choice in reply.json()["choices"]
-    ]
+    """What is said in each choice, thought and called included."""
+    value = reply.json()
+    said = [choice.get("message") or choice["text"] for choice in value["choices"]]
+    for message in said:
+        for call in message.get("tool_calls", ()) if isinstance(message, dict) else ():
+            assert call.pop("id")
+    return said
 
 
 def whole(reply: httpx.Response) -> Any:
@@ -94,6 +98,10 @@ class Pair(NamedTuple):
 DRAW = {"temperature": 2.0, "seed": 7}
 SAY_97 = {"logit_bias": {"97": 100}}
 SAY_END = {"logit_bias": {str(END): 100}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+MUST_CALL = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 80}
+THINKING = {"chat_template_kwargs": {}}
+GO_ON = {"logit_bias": {str(character_token(",")): 100}}
 KEEP_3 = {"truncate_prompt_tokens": 3, "return_token_ids": True}
 SAY_BOS = {"logit_bias": {str(BOS): 100}, "skip_special_tokens": False}
 OTHER = [{"role": "user", "content": "w9 w8 w7"}]
@@ -153,8 +161,18 @@ PAIRS = [
     Pair("max_completion_tokens", 3, 4, usage, route=CHAT),
     Pair("add_generation_prompt", None, False, usage, route=CHAT),
     Pair("continue_final_message", None, True, usage, route=CHAT),
-    Pair("chat_template_kwargs", None, {"mood": "w3"}, usage, route=CHAT),
+    Pair("chat_template_kwargs", {"x": 1}, {"x": 1, "mood": "w3"}, usage, route=CHAT),
     Pair("reasoning_effort", None, "low", usage, route=CHAT),
+    Pair("tools", None, [TOOL], usage, route=CHAT),
+    Pair("tool_choice", "none", "required", both={"tools": [TOOL], "max_tokens": 80}, route=CHAT),
+    Pair("parallel_tool_calls", None, False, both={**MUST_CALL, **GO_ON}, route=CHAT),
+    Pair("include_reasoning", None, False, both=THINKING, route=CHAT),
+    Pair("structured_outputs", None, {"regex": "no[a-z]*"}),
+    Pair("response_format", None, {"type": "json_object"}),
+    Pair("guided_json", None, {"type": "boolean"}),
+    Pair("guided_regex", None, "yes|no"),
+    Pair("guided_choice", None, ["yes", "no"]),
+    Pair("guided_grammar", None, 'start: "yes"'),
 ]
 BY_ORDER = {"priority", "cache_salt"}
 """What they change is seen in several requests."""
@@ -235,7 +253,7 @@ def test_the_request_of_the_lower_priority_comes_first(server: RunningServer, pa
 
 async def _until(condition: Callable[[], bool]) -> None:
     while not await asyncio.to_thread(condition):
-        pass
+        await asyncio.sleep(0.01)
 
 
 # -- bad requests beside good ones -----------------------------------------------------------------
