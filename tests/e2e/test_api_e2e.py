@@ -321,6 +321,19 @@ BOTH_ROUTES: dict[str, list[Any]] = {
     "temperture": [0],
     "max_tokns": [5],
     "use_beam_search": [True],
+    # Forms that nothing can have, or that nobody could look at.
+    "response_format": [
+        ({"type": "xml"}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+    ],
+    "structured_outputs": [
+        ({"regex": "(" * 60_000}, "structured_outputs.regex"),
+        ({"colour": 1}, "structured_outputs.colour"),
+    ],
+    "guided_regex": ["foo("],
+    "guided_choice": [[]],
+    "guided_grammar": ["start: nothing"],
+    "guided_json": [{"$ref": "#"}, {"type": "thing"}],
 }
 BAD = [
     *fields(COMPLETIONS, **BOTH_ROUTES)[::2],
@@ -358,6 +371,14 @@ BAD = [
             ({"x\r\nevil: 1": 1}, "chat_template_kwargs.x\r\nevil: 1"),
         ],
         reasoning_effort=["much"],
+        tools=[
+            ([{"type": "function"}], "tools[0].function"),
+            ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
+            ([TOOL, TOOL], "tools[1].function.name"),
+            [TOOL] * 600,
+        ],
+        tool_choice=["sometimes", "required"],
+        parallel_tool_calls=["yes"],
         echo=[True],
     ),
     Bad(CHAT, message(content="w1"), "messages[0].role"),
@@ -386,6 +407,8 @@ BAD = [
             (b'"w1", "seed": 1' + b"0" * 5000, "seed"),
             (b'"w1", "max_tokens": ' + DEEP, None),
             (b'"w1", "vllm_xargs": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000, None),
+            (b'"w1", "guided_json": ' + b'{"items":' * 400 + b"{}" + b"}" * 400, "guided_json"),
+            (b'"w1", "guided_json": ' + b'{"items":' * 5000 + b"{}" + b"}" * 5000, None),
             (b'"w1", "metadata": [' + b"{}," * 70_000 + b"{}]", None),
         )
     ),
@@ -464,7 +487,8 @@ def test_bad_requests_beside_three_streams(server: RunningServer) -> None:
                 neighbours = [group.create_task(neighbour(prompt)) for prompt in prompts]
                 wrong = [await send(client, bad) for bad in BAD]
                 is_over.set()
-            assert [each for each in wrong if each is not None] == []
+            found = [each for each in wrong if each is not None]
+            assert not found, "\n".join(found)
             assert [task.result() for task in neighbours] == [{text} for text in alone]
 
     engine = server.engine_pid
