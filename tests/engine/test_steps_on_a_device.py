@@ -81,7 +81,10 @@ def test_whatever_a_step_makes_is_on_the_models_device(
             metadata = a_step(lengths, new)
             ids = torch.zeros(metadata.num_tokens, dtype=torch.int64, device=ELSEWHERE)
             context = set_forward_context(ForwardContext(metadata, layers))
-            with torch.no_grad(), context:
-                hidden = model(input_ids=ids, positions=ids)
-                logits = model.compute_logits(hidden)
+            try:
+                with torch.no_grad(), context:
+                    hidden = model(input_ids=ids, positions=ids)
+                    logits = model.compute_logits(hidden)
+            except RuntimeError as error:
+                raise AssertionError(f"in a step of {new} of {lengths} tokens: {error}") from error
             assert logits.device == ELSEWHERE and len(logits) == metadata.num_tokens
