@@ -28,6 +28,7 @@ class ChatParsers:
     Attributes:
         may_choose: whether models may decide by themselves that they call a tool.
         hides_tools: whether templates are not shown the tools of who must call none.
+        reads_options: whether there is a parser that looks at the template's options too.
 
     Args:
         budget_s: for one call of a plugin's parser.
@@ -38,6 +39,7 @@ class ChatParsers:
     ) -> None:
         self.may_choose = may_choose
         self.hides_tools = hides_tools
+        self.reads_options = parsers.reasoning is not None
         self._parsers = parsers
         self._budget_s = budget_s
         self._is_builtin = all(each.is_builtin for each in parsers.chosen)

@@ -43,7 +43,9 @@ class ChatCompletionsEndpoint:
             serving, wanted, checked = call.serving, call.wanted, call.checked
             limits = serving.limits
             prompt = await self.render_chat_request(serving, checked.prompt)
-            call.note_unused(unused_options(wanted, serving.prompts.unread(checked.prompt.options)))
+            if not serving.parsers.reads_options:
+                unread = serving.prompts.unread(checked.prompt.options)
+                call.note_unused(unused_options(wanted, unread))
             limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
             params = sampling_params(
                 wanted,

@@ -149,6 +149,15 @@ def test_options_that_the_template_does_not_look_at_are_named(serve_script: Any)
     )
 
 
+def test_options_that_a_parser_looks_at_are_not_named(serve_script: Any) -> None:
+    async def run() -> Any:
+        async with serve_script(say("a"), reasoning_parser="qwen3") as served:
+            options = {"chat_template_kwargs": {"enable_thinking": False}}
+            return await served.http.post(CHAT, json={"messages": [USER], **options})
+
+    assert "x-hookserve-unused" not in asyncio.run(run()).headers
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
