@@ -124,6 +124,7 @@ def test_a_field_is_refused_by_its_path(
         {"max_tokens": 5.0, "n": 1e0, "top_k": 2.0, "seed": -3.0, "temperature": 1},
         {"truncate_prompt_tokens": None, "truncation_side": None, "request_id": None},
         {"add_special_tokens": None, "use_beam_search": False, "prediction": None},
+        {"prompt": "a\0b", "stop": "\0"},
         {"stop": "x" * 1024, "request_id": "x" * 128, "max_tokens": 7},
     ],
 )

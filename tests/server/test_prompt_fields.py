@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine.messages import AddRequest
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from scripted_engine import say
 
 COMPLETIONS = "/v1/completions"
@@ -209,11 +209,27 @@ def test_a_name_of_the_request_is_in_its_reply_and_header(serve_script: Any) -> 
             other = await served.http.post(COMPLETIONS, json={"prompt": "a"}, headers=headers)
             assert other.json()["id"] != "cmpl-header"
             assert other.headers["x-request-id"] == "header"
-            # Two at once are not taken for one another.
-            bodies = [{**named, "prompt": text} for text in ("x", "y")]
-            await asyncio.gather(*(served.http.post(COMPLETIONS, json=body) for body in bodies))
-            ids = [request.request_id for request in served.engine.requests]
-            assert len(set(ids)) == 4
+
+    asyncio.run(run())
+
+
+def test_requests_of_one_name_get_each_its_own_answer(serve_script: Any) -> None:
+    def shout(request: AddRequest) -> list[EngineCoreOutput]:
+        return say(bytes(request.prompt_token_ids).decode().upper())(request)
+
+    async def run() -> None:
+        async with serve_script(shout) as served:
+            headers = {"x-request-id": "same"}
+            bodies = [{"prompt": f"text {at}"} for at in range(5)]
+            bodies += [{"prompt": f"text {at}", "request_id": "same"} for at in range(5, 10)]
+            replies = await asyncio.gather(
+                *(served.http.post(COMPLETIONS, json=body, headers=headers) for body in bodies)
+            )
+            ids = {request.request_id for request in served.engine.requests}
+        assert len(ids) == 10
+        for at, reply in enumerate(replies):
+            assert reply.headers["x-request-id"] == "same"
+            assert reply.json()["choices"][0]["text"] == f"TEXT {at}"
 
     asyncio.run(run())
 
