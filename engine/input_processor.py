@@ -66,7 +66,9 @@ class InputProcessor:
         self._config = config
         self._checks = checks
         self._grammars = grammars
-        self._template = choose_template(config.model.chat_template, tokenizer)
+        template = config.model.chat_template
+        self._template = choose_template(template, tokenizer)
+        self._tool_template = choose_template(template, tokenizer, with_tools=True)
         self._limits = ContextLimits.of(config, kv_capacity)
 
     def default_params(self) -> SamplingParams:
@@ -187,7 +189,7 @@ class InputProcessor:
             InvalidRequestError: a message that is none, no template, an option that is something
                 else here, or the template's complaint.
         """
-        template = self._template
+        template = self._tool_template if tools else self._template
         if chat_template is not None:
             template = self._compile(chat_template)
         if template is None:
@@ -242,6 +244,8 @@ def _plain_message(message: Any, path: str) -> dict[str, Any]:
         raise InvalidRequestError(
             f"{path}: expected a dict with a role, got {cut(message)}", param=path
         )
+    if message.get("tool_calls"):
+        message = {**message, "tool_calls": _plain_calls(message["tool_calls"], path)}
     content = message.get("content")
     if content is None or isinstance(content, str):
         return dict(message)
@@ -254,3 +258,26 @@ def _plain_message(message: Any, path: str) -> dict[str, Any]:
                 f"{where}: only parts of type 'text' are supported, got {cut(part)}", param=where
             )
     return {**message, "content": "\n".join(part["text"] for part in parts)}
+
+
+def _plain_calls(calls: Any, path: str) -> list[dict[str, Any]]:
+    """The calls of a message as the template gets them: arguments are an object, not its text."""
+    plain = []
+    for at, call in enumerate(calls if isinstance(calls, Sequence) else [calls]):
+        where = f"{path}.tool_calls[{at}]"
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InvalidRequestError(
+                f"{where}: expected a dict with a function, got {cut(call)}", param=where
+            )
+        arguments = function.get("arguments") or {}
+        try:
+            if isinstance(arguments, str):
+                arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            where = f"{where}.function.arguments"
+            raise InvalidRequestError(
+                f"{where}: expected the JSON text of an object, got {cut(arguments)!r}", param=where
+            ) from None
+        plain.append({**call, "function": {**function, "arguments": arguments}})
+    return plain

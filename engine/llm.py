@@ -24,9 +24,11 @@ from .llm_engine import LLMEngine
 from .outputs import RequestOutput
 from .progress import make_progress
 from .prompts import Prompt, PromptInput, read_prompts
+from .reply_parsers import ReplyForm, check_choice, read_tools
 from .sampling_params import SamplingParams
 from .sampling_rules import RequestOutputKind
 from .stat_loggers import LOG_INTERVAL_S
+from .text.tool_calls import ParserRequest, Tool
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import PluginManager, PluginSettings
@@ -122,18 +124,26 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """As ``generate``, for one conversation or a list of them.
 
+        With ``tool_call_parser`` or ``reasoning_parser``, and where a call must be made, each
+        ``CompletionOutput`` also has ``reasoning``, ``content`` and ``tool_calls``.
+
         Args:
             chat_template: a template in place of the model's.
             add_generation_prompt: end with the beginning of the assistant's answer.
             continue_final_message: go on with the last message's own text; excludes the former.
-            tools: shown to the template.
+            tools: functions, as in the OpenAI API; shown to the template.
+            tool_choice: ``"none"``, ``"auto"`` (what it is with tools and a parser),
+                ``"required"``, or the object that names a function.
             chat_template_kwargs: what the template is given besides.
         """
+        conversations = _conversations(messages)
+        choice, declared = self._read_tools(tools, tool_choice)
         rendered = [
             self.llm_engine.input_processor.render(
                 conversation,
@@ -143,10 +153,53 @@ class LLM:
                 tools=tools,
                 options=chat_template_kwargs or {},
             )
-            for conversation in _conversations(messages)
+            for conversation in conversations
         ]
         prompts = [Prompt(text, None) for text in rendered]
-        return self._run(prompts, sampling_params, use_tqdm, priority, is_chat=True)
+        every_params = self._params_of(sampling_params, len(prompts))
+        forms = [
+            self._open_form(conversation, params, declared, choice, chat_template_kwargs or {})
+            for conversation, params in zip(conversations, every_params, strict=True)
+        ]
+        adjusted = [form.adjusted(params) for form, params in zip(forms, every_params, strict=True)]
+        outputs = self._run(prompts, adjusted, use_tqdm, priority, is_chat=True)
+        for form, output in zip(forms, outputs, strict=True):
+            form.fill(output)
+        return outputs
+
+    def _read_tools(
+        self, tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None
+    ) -> tuple[str | dict[str, Any], list[Tool]]:
+        """What is chosen, and the tools where somebody looks at them beside the template.
+
+        Raises:
+            InvalidRequestError: tools, or a choice, that cannot be.
+        """
+        parsers = self.llm_engine.reply_parsers
+        if choice is None:
+            choice = "auto" if tools and parsers.tool is not None else "none"
+        declared = [] if choice == "none" else read_tools(tools or [])
+        check_choice(choice, declared, parsers)
+        return choice, declared
+
+    def _open_form(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams,
+        tools: list[Tool],
+        choice: str | dict[str, Any],
+        options: Mapping[str, Any],
+    ) -> ReplyForm:
+        """How the answers to one conversation are taken apart."""
+        request = ParserRequest(
+            messages=[dict(each) for each in messages],
+            tools=tools,
+            tool_choice=choice,
+            chat_template_kwargs=dict(options),
+            skip_special_tokens=params.skip_special_tokens,
+            structured_outputs=params.structured_outputs,
+        )
+        return self.llm_engine.reply_parsers.open(request)
 
     def _run(
         self,

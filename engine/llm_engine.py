@@ -39,6 +39,7 @@ from .outputs import RequestOutput
 from .plugin_restarts import PluginRestarts
 from .processor_checks import ProcessorChecks
 from .prompts import PromptInput, read_prompt
+from .reply_parsers import ReplyParsers
 from .sampling_params import SamplingParams
 from .stat_loggers import LOG_INTERVAL_S, StatLoggers
 from .stats import FrontStats, IterationStats
@@ -70,7 +71,7 @@ class LLMEngine:
         log_stats_interval: seconds between two calls of the stat loggers' ``log``.
 
     Attributes:
-        vllm_config, tokenizer, input_processor: for whoever wants to look.
+        vllm_config, tokenizer, input_processor, reply_parsers: for whoever wants to look.
         plugins: the plugin manager of this process; ``describe(all_processes=True)`` asks worker
             processes too.
     """
@@ -107,6 +108,10 @@ class LLMEngine:
         self._death = ""
         """Why nothing can be asked of this engine any more."""
         try:
+            model = engine_config.model
+            self.reply_parsers = ReplyParsers.build(
+                host, self.tokenizer, model.tool_call_parser, model.reasoning_parser
+            )
             self.input_processor = self._start()
         except BaseException:
             self._stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .stats import RequestStateStats
+    from .text.tool_calls import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class CompletionOutput:
     """The stop string or stop token id that ended it; ``None`` for the model's own end token."""
     error: str | None = None
     """One sentence; only with ``finish_reason == "error"``."""
+    reasoning: str | None = None
+    """Of a chat that is parsed: what the model thought; ``text`` stays whole."""
+    content: str | None = None
+    """Of a chat that is parsed: what it answers, without reasoning and calls."""
+    tool_calls: list[ToolCall] | None = None
+    """Of a chat that is parsed: the calls of tools."""
 
     def finished(self) -> bool:
         return self.finish_reason is not None

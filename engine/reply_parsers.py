@@ -10,17 +10,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from hookserve.hookspecs.errors import PluginError, RequiredPluginError
 
-from .errors import InvalidRequestError
+from .errors import InvalidRequestError, cut
+from .outputs import RequestOutput
 from .plugin_code import as_plugin
+from .sampling_params import SamplingParams
 from .text.call_streams import CallStream, open_calls
 from .text.forced_calls import ListedCalls, NamedCall, form_of
 from .text.reasoning_parser import ReasoningParser
 from .text.reasoning_streams import open_reasoning
 from .text.reply_splitter import ReplySplitter
 from .text.tokenizer import Tokenizer
-from .text.tool_calls import DeltaMessage, ParserRequest, make_call_id
+from .text.tool_calls import DeltaMessage, ParserRequest, Tool, fold_calls, make_call_id
 from .text.tool_parser import ToolParser
 
 if TYPE_CHECKING:
@@ -265,8 +269,67 @@ class ReplyForm:
             return None
         return ListedCalls(make_id) if self._named is None else NamedCall(self._named, make_id)
 
+    def adjusted(self, params: SamplingParams) -> SamplingParams:
+        """With what the parsers changed."""
+        return msgspec.structs.replace(
+            params,
+            skip_special_tokens=self.request.skip_special_tokens,
+            structured_outputs=self.request.structured_outputs,
+        )
+
+    def fill(self, output: RequestOutput) -> None:
+        """Take apart what an offline chat gave.
+
+        Raises:
+            hookserve.hookspecs.PluginError: a parser failed.
+        """
+        if self.is_plain:
+            return
+        for each in output.outputs:
+            splitter = self.splitter(output.prompt_token_ids)
+            found = splitter.push(each.text, each.token_ids, is_last=True)
+            each.reasoning, each.content = found.reasoning or None, found.content or None
+            each.tool_calls = fold_calls(found.tool_calls)
+
     def finish_reason(self, reason: str | None, num_calls: int) -> str | None:
         """``tool_calls`` where the model ended its reply by itself and made a call; a call of the
         one function that had to be called is no choice of the model's, and ends with ``stop``."""
         is_choice = num_calls > 0 and self._named is None
         return "tool_calls" if reason == "stop" and is_choice else reason
+
+
+def read_tools(given: Any) -> list[Tool]:
+    """Tools that a caller gave as dicts.
+
+    Raises:
+        InvalidRequestError: with what is wrong with them.
+    """
+    try:
+        return msgspec.convert(given, list[Tool])
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"tools: {cut(str(error))}", param="tools") from error
+
+
+def check_choice(
+    choice: str | dict[str, Any], tools: Sequence[Tool], parsers: ReplyParsers
+) -> None:
+    """
+    Raises:
+        InvalidRequestError: a choice that is none, that names no tool, or that needs a parser.
+    """
+    names = [tool.function.name for tool in tools]
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        fits = isinstance(function, dict) and function.get("name") in names
+    else:
+        fits = choice == "none" or (choice in ("auto", "required") and bool(names))
+    if not fits:
+        raise InvalidRequestError(
+            f"tool_choice: expected 'none', 'auto', 'required' or an object that names one of the "
+            f"tools ({', '.join(names) or 'there are none'}), got {cut(choice)}",
+            param="tool_choice",
+        )
+    if choice == "auto" and parsers.tool is None:
+        raise InvalidRequestError(
+            "tool_choice 'auto': make the engine with tool_call_parser", param="tool_choice"
+        )

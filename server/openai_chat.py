@@ -57,7 +57,7 @@ class ChatCompletionsEndpoint:
                 logprobs=checked.num_logprobs,
             )
             form = await self.open_form(call, params[0])
-            params = [form_params(each, form) for each in params]
+            params = [form.adjusted(each) for each in params]
             await call.check_params(params)
             return await ChatReply(call, [prompt], params, form).response(request)
 
@@ -106,16 +106,6 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     tools = tools_of(wanted, choice, excluded_with_none=parsers.hides_tools)
     chat = dataclasses.replace(chat, tools=tools)
     return Checked(model, chat, options, num_logprobs, num_top)
-
-
-def form_params(params: SamplingParams, form: ReplyForm) -> SamplingParams:
-    """The parameters with what the parsers changed."""
-    asked = form.request
-    return msgspec.structs.replace(
-        params,
-        skip_special_tokens=asked.skip_special_tokens,
-        structured_outputs=asked.structured_outputs,
-    )
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:

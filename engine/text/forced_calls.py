@@ -19,8 +19,6 @@ from .tool_calls import DeltaMessage, DeltaToolCall, Tool, make_call_id
 
 MAX_CALLS = 16
 """Calls of one reply, so that a model which never ends a list still ends."""
-WHITESPACE = " ?"
-"""What may be between the tokens of JSON: a model must not write blanks without end."""
 
 _BETWEEN = re.compile(r"[\s,\[\]}]*")
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -54,9 +52,8 @@ def form_of(
                 str(at): _moved(schema, f"#/$defs/{at}") for at, schema in enumerate(schemas)
             },
         }
-    return StructuredOutputsParams(
-        json=schema, whitespace_pattern=WHITESPACE, lenient=not is_strict
-    )
+    # A model that may write blanks between the tokens of JSON may do so without end.
+    return StructuredOutputsParams(json=schema, disable_any_whitespace=True, lenient=not is_strict)
 
 
 def _item(name: str, reference: str) -> dict[str, Any]:
@@ -106,7 +103,7 @@ class NamedCall:
 
 class ListedCalls:
     """The text is a list of calls; of each the name is given out first, then the arguments as they
-    come. What is no call at the end is content: the text was cut short."""
+    come. A further call whose name was cut off is left out; other text is content."""
 
     def __init__(self, make_id: Callable[[], str] = make_call_id) -> None:
         self._make_id = make_id
@@ -124,7 +121,10 @@ class ListedCalls:
 
     def end(self) -> DeltaMessage:
         rest, self._held = self._held, ""
-        return DeltaMessage(None if self._num_calls and _BETWEEN.fullmatch(rest) else rest)
+        if self._num_calls:
+            behind = _BETWEEN.sub("", rest, count=1)
+            rest = "" if behind.startswith("{") else behind
+        return DeltaMessage(rest)
 
     def _step(self, message: DeltaMessage) -> bool:
         """Take what comes next; whether that was possible."""
