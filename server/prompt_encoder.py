@@ -167,8 +167,9 @@ class PromptEncoder:
 
     def unread(self, options: Mapping[str, Any]) -> list[str]:
         """The names of those options that the template does not look at."""
-        known = self._template.variables if self._template is not None else frozenset()
-        return [name for name in options if name not in known]
+        if not options or self._template is None:
+            return list(options)
+        return [name for name in options if name not in self._template.variables]
 
     async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
         if not words:
