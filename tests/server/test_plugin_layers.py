@@ -354,7 +354,7 @@ def test_what_passes_through_a_layer_is_not_its_failure(
             assert "object:Elsewhere" in fails.json()["error"]["message"]
             teapot = await served.http.get("/teapot")
             assert (teapot.status_code, teapot.headers.get_list("x-seen")[0]) == (418, "hook")
-            monkeypatch.setattr("hookserve.server.serving.Serving.encode", broken)
+            monkeypatch.setattr("hookserve.server.prompt_encoder.PromptEncoder.encode", broken)
             own = await served.http.post("/v1/completions", json={"prompt": "a"})
             assert own.status_code == 500
             assert own.json()["error"]["code"] is None, "an internal error, nobody's plugin's"
