@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from hookserve.hookspecs import Host
 
 from .channel import wait_readable
@@ -18,7 +20,7 @@ from .errors import EX_SOFTWARE, HookserveError
 from .executor import Executor
 from .grammars import GrammarReady, Grammars
 from .kv_cache_size import choose_num_blocks, longest_request
-from .messages import AddRequest, EngineCoreOutput, Ready, StepOutputs
+from .messages import AddRequest, EngineCoreOutput, Ready, SchedulerStats, StepOutputs
 from .request import Request
 from .sampling_params import SamplingParams
 from .scheduler_class import make_scheduler
@@ -311,10 +313,14 @@ class EngineCore:
         budget = self.vllm_config.scheduler_config.max_num_batched_tokens
         pending = self._ask("num_pending_tokens") if self.has_work() else None
         num_tokens = budget if pending is None else min(budget, pending)
+        stats: SchedulerStats = self._ask("make_stats", self.num_steps, elapsed_s)
+        if self.grammars.waiting:
+            num_waiting = len(self.grammars.waiting)
+            stats = msgspec.structs.replace(stats, num_skipped_waiting_reqs=num_waiting)
         return StepOutputs(
             step=self.num_steps,
             outputs=refusals + outputs,
-            scheduler_stats=self._ask("make_stats", self.num_steps, elapsed_s),
+            scheduler_stats=stats,
             next_step_estimate_s=self.clock.estimate(num_tokens),
         )
 

@@ -26,6 +26,9 @@ WHITESPACE = r"[ \t\n\r]{1,32}"
 MAX_GRAMMAR_BYTES = 32 * 2**10
 MAX_GBNF_BYTES = 16 * 2**10
 """GBNF is translated by Python code, whose time grows with the square."""
+MAX_RULES = 400
+"""Of a grammar: what is wrong behind a long chain of rules is told with each of them around it, in
+seconds that grow with the square."""
 MAX_STATES = 50_000
 """Of the machine that reads texts token by token; a state takes up to 2 kB."""
 MAX_MASK_S = 0.1
@@ -151,11 +154,19 @@ def _source(spec: GrammarSpec) -> str:
         return str(LLMatcher.grammar_from_regex(spec.text))
     if spec.kind == "choice":
         return str(grammar_from("choice", spec.text))
-    num_bytes = len(spec.text.encode())
-    limit = MAX_GBNF_BYTES if "::=" in spec.text else MAX_GRAMMAR_BYTES
+    _check_size(spec.text)
+    return str(grammar_from("grammar", spec.text))
+
+
+def _check_size(grammar: str) -> None:
+    num_bytes = len(grammar.encode())
+    limit = MAX_GBNF_BYTES if "::=" in grammar else MAX_GRAMMAR_BYTES
     if num_bytes > limit:
         raise ValueError(f"the grammar has {num_bytes} bytes; {limit} are the limit")
-    return str(grammar_from("grammar", spec.text))
+    # Lark has one rule a line; GBNF may have several.
+    num_rules = max(sum(":" in line for line in grammar.split("\n")), grammar.count("::="))
+    if num_rules > MAX_RULES:
+        raise ValueError(f"the grammar has {num_rules} rules; {MAX_RULES} are the limit")
 
 
 def _try_first_tokens(matcher: LLMatcher, num_tokens: int) -> None:
