@@ -45,6 +45,7 @@ def make_norm(kind: type[RMSNorm], width: int, dtype: torch.dtype) -> RMSNorm:
 def test_norms_are_the_layers(
     canaries: Any, kind: type[RMSNorm], rows: int, width: int, dtype: Any, order: Any, other: Any
 ) -> None:
+    canaries.forget()
     norm = make_norm(kind, width, dtype)
     plain, residual = (draw(rows, width, dtype=dtype, seed=seed) for seed in (1, 2))
     x, there = order(plain), other(residual)
@@ -107,6 +108,7 @@ def test_rows_may_be_further_apart_than_32_bits_count() -> None:
 def test_gated_activations_are_the_layers(
     canaries: Any, kind: str, rows: int, width: int, dtype: Any, order: Any
 ) -> None:
+    canaries.forget()
     plain = draw(rows, 2 * width, dtype=dtype) * 4
     x = order(plain)
     if kind == "silu":
@@ -148,6 +150,7 @@ def test_wide_rows_are_several_programs(canaries: Any) -> None:
 def test_rotations_are_the_layers(
     canaries: Any, tokens: int, heads: int, size: int, part: float, dtype: Any, is_apart: bool
 ) -> None:
+    canaries.forget()
     turning = max(2, int(size * part) // 2 * 2)
     parameters = {"partial_rotary_factor": turning / size}
     rope = get_rope(size, 4096, rope_parameters=parameters)
