@@ -129,13 +129,10 @@ static inline pair load_pair(const bf16 *from) {
 static inline __attribute__((always_inline)) void score_part(
     const Decode *d, const int64_t *table, const bf16 *q, int64_t head, int64_t begin, int64_t end,
     const int group, const int pairs, float (*scores)[SPLIT + 4]) {
-    vf even[MAX_GROUP][MAX_PAIRS], odd[MAX_GROUP][MAX_PAIRS];
+    vu queries[MAX_GROUP][MAX_PAIRS];
     UNROLLED (int j = 0; j < group; j++)
-        UNROLLED (int v = 0; v < pairs; v++) {
-            pair part = load_pair(q + (j * pairs + v) * 2 * LANES);
-            even[j][v] = part.even * d->scale;
-            odd[j][v] = part.odd * d->scale;
-        }
+        UNROLLED (int v = 0; v < pairs; v++)
+            memcpy(&queries[j][v], q + (j * pairs + v) * 2 * LANES, sizeof **queries);
     const int size = pairs * 2 * LANES;
     for (int64_t at = begin; at < end;) {
         int64_t block = at / d->block_size, stop = (block + 1) * d->block_size;
@@ -147,15 +144,17 @@ static inline __attribute__((always_inline)) void score_part(
             UNROLLED (int i = 0; i < 4; i++) {
                 const bf16 *from = at + i < stop ? key + i * size : key;
                 UNROLLED (int v = 0; v < pairs; v++) {
-                    pair k = load_pair(from + v * 2 * LANES);
+                    vu k;
+                    memcpy(&k, from + v * 2 * LANES, sizeof k);
                     __builtin_prefetch(next + i * size + v * 2 * LANES);
                     UNROLLED (int j = 0; j < group; j++)
-                        products[i][j] = v ? products[i][j] + even[j][v] * k.even + odd[j][v] * k.odd
-                                           : even[j][v] * k.even + odd[j][v] * k.odd;
+                        products[i][j] =
+                            add_products(v ? products[i][j] : (vf){0}, queries[j][v], k);
                 }
             }
             UNROLLED (int j = 0; j < group; j++) {
                 v4 four = sum4(products[0][j], products[1][j], products[2][j], products[3][j]);
+                four *= d->scale;
                 memcpy(scores[j] + at - begin, &four, sizeof four);
             }
         }

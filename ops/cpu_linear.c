@@ -23,9 +23,11 @@ typedef struct {
     int64_t rows, inputs, columns; /* columns: a multiple of WIDTH; inputs: of 2 */
 } Product;
 
-/* Rows from `row` on, times `vectors` vectors of columns from `column` on. */
+/* Rows from `row` on, times `vectors` vectors of columns from `column` on; with each pair of inputs
+ * `lines` lines from `next` on are asked for. */
 static inline __attribute__((always_inline)) void multiply_tile(
-    const Product *p, int64_t row, const int rows, int64_t column, const int vectors) {
+    const Product *p, int64_t row, const int rows, int64_t column, const int vectors,
+    const char *next, const int lines) {
     const bf16 *x = p->x + row * p->inputs;
     const bf16 *weight =
         p->weight + column / WIDTH * WIDTH * p->inputs + column % WIDTH * 2;
@@ -34,6 +36,7 @@ static inline __attribute__((always_inline)) void multiply_tile(
         UNROLLED (int v = 0; v < vectors; v++) sums[i][v] = (vf){0};
     for (int64_t at = 0; at < p->inputs; at += 2, weight += 2 * WIDTH) {
         vu part[4];
+        UNROLLED (int i = 0; i < lines; i++, next += LINE) __builtin_prefetch(next, 0, 2);
         UNROLLED (int v = 0; v < vectors; v++) memcpy(part + v, weight + v * 2 * LANES, sizeof *part);
         UNROLLED (int i = 0; i < rows; i++) {
             uint32_t two;
@@ -50,26 +53,31 @@ static inline __attribute__((always_inline)) void multiply_tile(
         }
 }
 
-/* All rows times some columns, while the weights of the columns after them are on their way. */
+/* All rows times some columns, while the weights of the columns after them are on their way, which
+ * are four lines for each pair of inputs, and then the rows of the next tile. Where there is one
+ * tile of rows, the processor sees by itself what comes next. */
 static inline __attribute__((always_inline)) void multiply_columns(const Product *p, int64_t column,
                                                                    const int vectors) {
-    int64_t tiles = (p->rows + ROWS - 1) / ROWS;
-    int64_t lines = WIDTH * p->inputs * sizeof(bf16) / LINE, each = (lines + tiles - 1) / tiles;
+    int64_t full = p->rows / ROWS * ROWS, stretch = p->inputs / 2 * LINE;
     const char *next = (const char *)(p->weight + (column / WIDTH + 1) * WIDTH * p->inputs);
-    for (int64_t row = 0, line = 0; row < p->rows; row += ROWS) {
-        if (tiles > 1 && vectors == 4)
-            for (int64_t stop = line + each; line < stop; line++)
-                __builtin_prefetch(next + line * LINE, 0, 2);
-        switch (p->rows - row) {
-#define CASE(r)                                      \
-    case r:                                          \
-        multiply_tile(p, row, r, column, vectors);   \
+    int64_t row = 0;
+    if (full >= 4 * ROWS)
+        for (; row < 4 * ROWS; row += ROWS, next += stretch)
+            multiply_tile(p, row, ROWS, column, vectors, next, 1);
+    else if (p->rows > ROWS)
+        for (; row < full && row < 2 * ROWS; row += ROWS, next += 2 * stretch)
+            multiply_tile(p, row, ROWS, column, vectors, next, 2);
+    for (; row < full; row += ROWS) {
+        next = (const char *)(p->x + (row + ROWS) * p->inputs);
+        multiply_tile(p, row, ROWS, column, vectors, next, 1);
+    }
+    switch (p->rows - full) {
+#define CASE(r)                                               \
+    case r:                                                   \
+        multiply_tile(p, full, r, column, vectors, next, 0);  \
         break;
-            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
 #undef CASE
-            default:
-                multiply_tile(p, row, ROWS, column, vectors);
-        }
     }
 }
 

@@ -3,6 +3,8 @@ that is laid out as it should be."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -109,7 +111,12 @@ def test_a_layer_of_a_model_with_kernels_multiplies_by_them(
         layers.append(layer)
     counted = []
     plain = kernels.multiply
-    monkeypatch.setattr(kernels, "multiply", lambda *args: counted.append(1) or plain(*args))
+
+    def counting(*args: Any) -> torch.Tensor:
+        counted.append(args)
+        return plain(*args)
+
+    monkeypatch.setattr(kernels, "multiply", counting)
     (got, _), (expected, _) = (layer(draw(5, 96, seed=2)) for layer in layers)
     torch.testing.assert_close(got, expected, rtol=2**-7, atol=2**-7)
     assert len(counted) == has_kernel(kernels)
