@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -55,15 +55,6 @@ def tool_choice(wanted: ChatRequest, *, may_choose: bool) -> Choice:
 
 def _wrong(what: str, code: str = "invalid_value") -> ApiError:
     return bad_request(f"tool_choice: {what}", "tool_choice", code)
-
-
-def tools_of(
-    wanted: ChatRequest, choice: Choice, *, excluded_with_none: bool
-) -> list[dict[str, Any]] | None:
-    """What the template is shown."""
-    if not wanted.tools or (excluded_with_none and choice == "none"):
-        return None
-    return [tool.as_dict() for tool in wanted.tools]
 
 
 def parser_request(

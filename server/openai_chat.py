@@ -20,7 +20,7 @@ from hookserve.hookspecs import PluginError
 
 from . import wire_chat as wire
 from .api_call import ApiCall, Checked, open_call
-from .chat_tools import parser_request, tool_choice, tools_of
+from .chat_tools import parser_request, tool_choice
 from .choice import fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
@@ -29,7 +29,7 @@ from .prompts import read_chat, unused_options
 from .sampling import check_choices, check_server_side, check_stream_options, sampling_params
 from .serving import Serving
 from .wire_chat import ChatRequest
-from .wire_tools import deltas
+from .wire_tools import deltas, message, no_content
 
 PATH = "/v1/chat/completions"
 
@@ -101,10 +101,9 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
     check_server_side(wanted, serving.engine_config.scheduler.policy)
     check_choices(wanted, 1, None)
     chat = read_chat(wanted, serving.limits, serving.prompts.reserved_options)
-    parsers = serving.parsers
-    choice = tool_choice(wanted, may_choose=parsers.may_choose)
-    tools = tools_of(wanted, choice, excluded_with_none=parsers.hides_tools)
-    chat = dataclasses.replace(chat, tools=tools)
+    choice = tool_choice(wanted, may_choose=serving.parsers.may_choose)
+    if choice == "none" and serving.parsers.hides_tools:
+        chat = dataclasses.replace(chat, tools=None)
     return Checked(model, chat, options, num_logprobs, num_top)
 
 
@@ -192,7 +191,8 @@ class ChatReply(Reply):
         async for index, delta in generation.deltas():
             if index in silent:
                 silent.remove(index)
-                yield events.choice(wire.opening(index), prompt_token_ids=unsent_ids)
+                opening = wire.opening(index, no_content(self._form.is_plain))
+                yield events.choice(opening, prompt_token_ids=unsent_ids)
                 unsent_ids = None
             is_last = delta.finish_reason is not None
             token_ids = delta.token_ids if self.with_ids and delta.token_ids else None
@@ -223,7 +223,7 @@ class ChatReply(Reply):
             "choices": [
                 wire.choice(
                     index,
-                    messages[index],
+                    message(messages[index], self._form.is_plain),
                     self._finish_reason(index, choice.finish_reason),
                     choice.stop_reason,
                     choice.token_ids if self.with_ids else None,

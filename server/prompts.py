@@ -172,6 +172,7 @@ def read_chat(wanted: ChatRequest, limits: ContextLimits, reserved: frozenset[st
         continue_final_message=continues,
         add_special_tokens=bool(wanted.add_special_tokens),
         options=_template_options(wanted, reserved),
+        tools=[tool.as_dict() for tool in wanted.tools or ()] or None,
         shortening=shortening_of(wanted, limits, asked),
     )
 

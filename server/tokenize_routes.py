@@ -63,14 +63,23 @@ async def _chat_tokens(serving: Serving, wanted: TokenizeRequest) -> tuple[list[
         continue_final_message=wanted.continue_final_message,
         add_special_tokens=wanted.add_special_tokens,
         chat_template_kwargs=wanted.chat_template_kwargs,
+        tools=wanted.tools,
     )
     chat = read_chat(fields, serving.limits, serving.prompts.reserved_options)
     tokens = await serving.prompts.encode_chat(chat, is_counted=True)
-    return tokens, sorted(unused_options(fields, serving.prompts.unread(chat.options)))
+    unused = unused_options(fields, serving.prompts.unread(chat.options))
+    if chat.tools and not serving.prompts.shows_tools(chat):
+        unused.append("tools")
+    return tokens, sorted(unused)
 
 
 def _refuse_chat_fields(wanted: TokenizeRequest) -> None:
-    for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+    for name in (
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template_kwargs",
+        "tools",
+    ):
         if getattr(wanted, name) is not None:
             raise bad_request(f"{name} needs messages", param=name, code="invalid_value")
 

@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from hookserve.engine.text.tool_calls import DeltaMessage
-
 from .errors import bad_request, cut
+from .limits import MAX_MESSAGES
 from .wire_common import NOT_BUILT_COMMON, MaxTokens, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
-from .wire_tools import CallId, MessageCalls, ToolChoice, Tools, message, template_calls
+from .wire_tools import CallId, MessageCalls, ToolChoice, Tools, template_calls
 
 OBJECT = "chat.completion"
 CHUNK_OBJECT = "chat.completion.chunk"
@@ -27,8 +26,21 @@ _EMPTY_MESSAGE_FIELDS: dict[str, tuple[Any, ...]] = {
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
-ContentPart = dict[str, Any]
+ContentPart = Annotated[
+    dict[str, Any],
+    msgspec.Meta(
+        extra_json_schema={
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            "required": ["type", "text"],
+            "additionalProperties": False,
+        }
+    ),
+]
 """``{"type": "text", "text": …}``; other types have other fields, and are refused by their type."""
+
+
+def _empty(name: str) -> msgspec.Meta:
+    return msgspec.Meta(extra_json_schema={"enum": [None, *_EMPTY_MESSAGE_FIELDS[name]]})
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,14 +53,20 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_call_id: CallId | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    annotations: Any = None
-    refusal: Any = None
-    function_call: Any = None
-    audio: Any = None
+    annotations: Annotated[Any, _empty("annotations")] = None
+    refusal: Annotated[Any, _empty("refusal")] = None
+    function_call: Annotated[Any, _empty("function_call")] = None
+    audio: Annotated[Any, _empty("audio")] = None
+
+
+Messages = Annotated[
+    list[ChatMessage], msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_MESSAGES})
+]
+"""How many there are is looked at later, as is whether there is one."""
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
-    messages: list[ChatMessage] | None = None
+    messages: Messages | None = None
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
@@ -181,7 +199,7 @@ def _part_text(part: ContentPart, path: str) -> str:
 
 def choice(
     index: int,
-    parts: DeltaMessage,
+    message: dict[str, Any],
     finish_reason: str | None,
     stop_reason: str | int | None,
     token_ids: list[int] | None = None,
@@ -190,7 +208,7 @@ def choice(
     """One entry of ``choices`` in the whole reply."""
     value: dict[str, Any] = {
         "index": index,
-        "message": message(parts),
+        "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason,
     }
@@ -201,11 +219,11 @@ def choice(
     return value
 
 
-def opening(index: int) -> dict[str, Any]:
+def opening(index: int, content: str | None) -> dict[str, Any]:
     """The first event of a choice: who speaks, and no text yet."""
     return {
         "index": index,
-        "delta": {"role": "assistant", "content": ""},
+        "delta": {"role": "assistant", "content": content},
         "logprobs": None,
         "finish_reason": None,
     }

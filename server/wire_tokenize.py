@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from .prompt_encoder import MAX_LIST_TOKENS
-from .wire_chat import ChatMessage
+from .wire_chat import Messages
 from .wire_json import RequestDecoder
+from .wire_tools import Tools
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,10 +20,11 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
     """Without it as the routes do that generate: for a prompt, not for a chat."""
     return_token_strs: bool | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Messages | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,6 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 TOKENIZE_DECODER = RequestDecoder(
     TokenizeRequest,
     {
-        "tools": ([],),
         "chat_template": (),
         "media_io_kwargs": ({},),
         "mm_processor_kwargs": ({},),

@@ -90,16 +90,20 @@ def _object(arguments: str | dict[str, Any] | None, path: str) -> dict[str, Any]
         ) from None
 
 
-def message(parts: DeltaMessage) -> dict[str, Any]:
-    """The message of a whole reply. Content is ``null`` where there is none beside something
-    else."""
+def no_content(is_plain: bool) -> str | None:
+    """The content of a message, or of the beginning of one, in which there is none.
+
+    Args:
+        is_plain: nothing but content can come.
+    """
+    return "" if is_plain else None
+
+
+def message(parts: DeltaMessage, is_plain: bool) -> dict[str, Any]:
+    """The message of a whole reply."""
     calls = fold_calls(parts.tool_calls)
-    has_more = bool(calls or parts.reasoning)
-    value: dict[str, Any] = {
-        "role": "assistant",
-        "content": parts.content or (None if has_more else ""),
-        "refusal": None,
-    }
+    content = parts.content or no_content(is_plain)
+    value: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if parts.reasoning:
         value |= _reasoning(parts.reasoning)
     if calls:

@@ -315,6 +315,16 @@ def test_templates_get_tools_and_calls(
     asyncio.run(run())
 
 
+def test_tools_are_part_of_a_prompt_that_is_counted(serve_script: Any) -> None:
+    async def run() -> None:
+        async with serve_script(say("x"), chat_template=TOOL_TEMPLATE) as served:
+            body = {"messages": [USER], "tools": TOOLS}
+            reply = await served.http.post("/tokenize", json=body)
+        assert bytes(reply.json()["tokens"]).decode() == "weather;time;[user:hi]"
+
+    asyncio.run(run())
+
+
 def test_tools_that_the_template_does_not_look_at_are_named(serve_script: Any) -> None:
     async def run() -> None:
         async with serve_script(say("x"), **MAY_CHOOSE) as served:

@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hookserve.engine.messages import AddRequest, EngineCoreOutput, TokenLogprobs
+from hookserve.engine.text.tool_calls import ParserRequest
+from hookserve.plugins_builtin.hermes_tool_parser import HermesToolParser
+from hookserve.plugins_builtin.reasoning_parsers import Qwen3ReasoningParser
 from reply_fold import check_events, events_of, fold
 
 COMPLETIONS = "/v1/completions"
@@ -223,7 +226,13 @@ def check_offsets(shown: dict[str, list[Any]], text: str) -> None:
             assert text[offset : offset + 1] in (name, "")
 
 
-async def check(served: Any, case: Case, options: dict[str, bool]) -> set[Any]:
+Judge = Callable[[Case, int, dict[str, Any]], Right]
+"""Says what is right of a whole reply's choice, and compares it."""
+
+
+async def check(
+    served: Any, case: Case, options: dict[str, bool], judge: Judge = check_choice
+) -> set[Any]:
     """Ask for both, compare them, and return how the choices ended."""
     plan = iter(case.answers * 2)
     served.engine.script = lambda request: next(plan).outputs(request)
@@ -236,7 +245,7 @@ async def check(served: Any, case: Case, options: dict[str, bool]) -> set[Any]:
     events = events_of(streamed.text)
     check_events(events)
 
-    expected = [check_choice(case, *numbered) for numbered in enumerate(whole["choices"])]
+    expected = [judge(case, *numbered) for numbered in enumerate(whole["choices"])]
     assert len(expected) == len(case.answers)
     usage = whole.pop("usage")
     assert usage["completion_tokens"] == sum(each.num_tokens for each in expected)
@@ -246,6 +255,9 @@ async def check(served: Any, case: Case, options: dict[str, bool]) -> set[Any]:
     for reply in (folded, whole):
         for name in ("id", "created", "object"):
             reply.pop(name)
+        for choice in reply["choices"]:
+            for call in choice.get("message", {}).get("tool_calls", ()):
+                call["id"] = call["id"][:5]  # each reply has its own
     assert folded == whole
     return {(case.path, each.finish_reason, type(each.stop_reason)) for each in expected}
 
@@ -286,5 +298,101 @@ def test_the_fold_of_a_stream_is_the_whole_reply(serve_script: Callable[..., Any
             every()
             kinds = [("length", NoneType), ("stop", NoneType), ("stop", int), ("stop", str)]
             assert ends == {(path, *kind) for path in (COMPLETIONS, CHAT) for kind in kinds}
+        finally:
+            runner.run(stack.aclose())
+
+
+# -- tools and reasoning ---------------------------------------------------------------------------
+
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
+CHOICES = ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}]
+MARKED = [
+    *("<think>", "</think>", "</thi", "<tool_call>", "</tool_call>", "é", "a", " ", "\n", "<", "}"),
+    *('{"name":"f","arguments":', '{"a":"}<"}', "}", '[{"name":"f","parameters":', "}]", "🙂"),
+]
+
+
+@st.composite
+def tool_cases(draw: st.DrawFn) -> Case:
+    n = draw(st.integers(1, 2))
+    more = {"parallel_tool_calls": st.booleans(), "include_reasoning": st.booleans()}
+    body = draw(st.fixed_dictionaries({}, optional={**FIELDS, **OF_CHATS, **more}))
+    if not body.get("logprobs"):
+        body.pop("top_logprobs", None)
+    if draw(st.booleans()):
+        body |= {"tools": [TOOL], "tool_choice": draw(st.sampled_from(CHOICES))}
+    body |= {"n": n, "seed": 0, "max_tokens": 100, "messages": [{"role": "user", "content": "a"}]}
+    return Case(CHAT, body, tuple(draw(marked_answers()) for _ in range(n)))
+
+
+@st.composite
+def marked_answers(draw: st.DrawFn) -> Answer:
+    text = "".join(draw(st.lists(st.sampled_from(MARKED), min_size=1, max_size=9)))
+    step, is_cut = draw(st.integers(1, 30)), draw(st.booleans())
+    tokens = tuple(text.encode())
+    return Answer(tokens, step, "length") if is_cut else Answer((*tokens, END), step, "stop")
+
+
+def check_message(case: Case, index: int, choice: dict[str, Any]) -> Right:
+    """What the parsers say of the text, and the rule for how a reply ended."""
+    body, expected, message = case.body, right(case.answers[index], case.body), choice["message"]
+    tool_choice = body.get("tool_choice", "none")
+    is_forced = tool_choice not in ("auto", "none")
+    calls = message.get("tool_calls", [])
+    made_choice = bool(calls) and not isinstance(tool_choice, dict)
+    is_call = expected.finish_reason == "stop" and made_choice
+    assert choice["finish_reason"] == ("tool_calls" if is_call else expected.finish_reason)
+    assert choice.get("stop_reason") == expected.stop_reason
+    tokens = list(case.answers[index].tokens[: expected.num_tokens])
+    assert choice.get("token_ids", tokens) == tokens
+    if body.get("logprobs"):
+        assert len(choice["logprobs"]["content"]) == len(tokens)
+    if is_forced:
+        assert "reasoning" not in message
+        return expected
+    request = ParserRequest()
+    parser = Qwen3ReasoningParser(None)  # type: ignore[arg-type]
+    reasoning, content = parser.extract_reasoning(expected.text, request)
+    if tool_choice == "auto":
+        found = HermesToolParser(None).extract_tool_calls(content or "", request)  # type: ignore[arg-type]
+        content = found.content
+        names = [call.function.name for call in found.tool_calls]
+        shown = names if body.get("parallel_tool_calls", True) else names[:1]
+        assert [call["function"]["name"] for call in calls] == shown
+    else:
+        assert calls == []
+    assert message["content"] == (content or None)
+    shows_reasoning = body.get("include_reasoning", True)
+    assert message.get("reasoning") == (reasoning or None if shows_reasoning else None)
+    return expected
+
+
+def test_the_fold_of_a_stream_is_the_whole_reply_with_tools_and_reasoning(
+    serve_script: Callable[..., Any],
+) -> None:
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        serving = serve_script(
+            lambda request: [],
+            settings={"enable_auto_tool_choice": True},
+            tool_call_parser="hermes",
+            reasoning_parser="qwen3",
+        )
+        served = runner.run(stack.enter_async_context(serving))
+        served.engine.step_s = 0.0
+
+        @settings(
+            max_examples=NUM_EXAMPLES,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        @given(case=tool_cases(), options=STREAM_OPTIONS)
+        def every(case: Case, options: dict[str, bool]) -> None:
+            runner.run(check(served, case, options, check_message))
+
+        try:
+            every()
         finally:
             runner.run(stack.aclose())

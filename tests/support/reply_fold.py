@@ -31,6 +31,8 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
     for choice in folded["choices"]:
         if "delta" in choice:
             choice["message"] = {"refusal": None, **choice.pop("delta")}
+            for call in choice["message"].get("tool_calls", ()):
+                del call["index"]
     folded["choices"].sort(key=lambda choice: choice["index"])
     if folded.get("usage", 0) is None:
         del folded["usage"]
