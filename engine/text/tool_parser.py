@@ -56,8 +56,8 @@ class ToolParser(abc.ABC):
         return self.model_tokenizer.get_vocab()
 
     def adjust_request(self, request: ParserRequest) -> ParserRequest:
-        """Called before the model gets the request. May set ``skip_special_tokens`` to false, where the
-        markers are special tokens, and ``structured_outputs``."""
+        """Called before the model gets the request. May set ``skip_special_tokens`` to false, where
+        the markers are special tokens, and ``structured_outputs``."""
         return request
 
     def make_id(self) -> str:
