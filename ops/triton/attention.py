@@ -67,21 +67,22 @@ class _Step:
     starts: torch.Tensor
     """``[num_reqs + 1]`` int32."""
     longest_decode: int
+    """Of the sequences that decode, 0 if there are none."""
     most_new: int
+    """Tokens of one sequence."""
 
 
 class TritonAttentionImpl(AttentionImpl):
+    """Hands a layer's tensors and the step's numbers to the kernels."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         from .cache_writes import write_cache
         from .paged_attention_decode import attend_decode
         from .paged_attention_prefill import attend_prefill
 
-        self._write, self._attend_decode, self._attend_prefill = (
-            write_cache,
-            attend_decode,
-            attend_prefill,
-        )
+        self._write = write_cache
+        self._attend_decode, self._attend_prefill = attend_decode, attend_prefill
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         expected = TritonAttentionBackend.get_kv_cache_shape(

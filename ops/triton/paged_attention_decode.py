@@ -150,7 +150,7 @@ def _attend_part(
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     end = tl.load(lengths + row).to(tl.int32)
-    first = end * 0
+    first = 0
     if HAS_WINDOW:
         first = tl.maximum(end - window, 0)
     begin = (first // PART + tl.program_id(2)) * PART
@@ -224,7 +224,7 @@ def _join_parts(
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     end = tl.load(lengths + row).to(tl.int32)
-    first = end * 0
+    first = 0
     if HAS_WINDOW:
         first = tl.maximum(end - window, 0)
     count = tl.cdiv(end, PART) - first // PART

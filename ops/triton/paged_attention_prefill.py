@@ -148,7 +148,7 @@ def _attend_rows(
     # Behind the last position that each row sees, and behind those that any does.
     ends = cached + rows // GROUP + 1
     end = cached + tl.minimum((first_row + ROWS - 1) // GROUP + 1, count)
-    begin = cached * 0
+    begin = 0
     if HAS_WINDOW:
         begin = tl.maximum(cached + first_row // GROUP + 1 - window, 0)
     for tile in range(begin // TILE * TILE, end, TILE):
