@@ -194,6 +194,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "--dry-run",
             ),
             "provisional": (
+                "--disable-fastapi-docs",
                 "--enable-auto-tool-choice",
                 "--exclude-tools-when-tool-choice-none",
                 "--tool-call-parser",
@@ -240,7 +241,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "GET /version",
                 "GET /metrics",
             ),
-            "provisional": ("GET /v1/plugins",),
+            "provisional": ("GET /v1/plugins", "GET /openapi.json", "GET /docs"),
             "unstable": (),
         },
     }

@@ -13,6 +13,7 @@ def endpoint() -> list[Endpoint]:
         Endpoint("version", "hookserve.server.operations:VersionEndpoint"),
         Endpoint("metrics", "hookserve.server.operations:MetricsEndpoint"),
         Endpoint("plugins", "hookserve.server.operations:PluginsEndpoint"),
+        Endpoint("openapi", "hookserve.server.openapi_routes:OpenApiEndpoint"),
         Endpoint("models", "hookserve.server.openai_models:ModelsEndpoint"),
         Endpoint("tokenize", "hookserve.server.tokenize_routes:TokenizeEndpoint"),
         Endpoint(

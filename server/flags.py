@@ -81,10 +81,8 @@ _SERVER = (
     *_refused("there is no TLS yet; put a proxy in front", "ssl-cert-reqs", neutral=("0",)),
     *_refused("there is no TLS yet", "enable-ssl-refresh", arity="none"),
     *_no_effect("every reply has X-Request-Id", "enable-request-id-headers", arity="none"),
-    *_no_effect(
-        "there are no generated documentation routes", "disable-fastapi-docs", arity="none"
-    ),
-    *_refused("there are no generated documentation routes", "enable-offline-docs", arity="none"),
+    *_works("disable-fastapi-docs"),
+    *_no_effect("/docs needs no other host", "enable-offline-docs", arity="none"),
     *_no_effect("--log-level rules every line of the log", "uvicorn-log-level"),
     *_no_effect(
         "requests are not logged one by one",

@@ -87,6 +87,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="MODULE:ATTRIBUTE",
         ),
     ] = ()
+    disable_fastapi_docs: Annotated[
+        bool, Setting("serve neither /openapi.json nor the page /docs", group="Server")
+    ] = False
     enable_auto_tool_choice: Annotated[
         bool,
         Setting(

@@ -37,6 +37,13 @@ TopK = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 MaxTokens = Annotated[int, msgspec.Meta(ge=1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
+StopText = Annotated[
+    str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_STOP_LEN})
+]
+"""``sampling`` holds it to this, so that it can name the one at fault."""
+StopTexts = Annotated[
+    list[StopText], msgspec.Meta(extra_json_schema={"maxItems": MAX_STOP_STRINGS})
+]
 StopTokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_IDS)]
 NumChoices = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)]
 MinP = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -83,7 +90,7 @@ class SamplingFields(FormFields, frozen=True, kw_only=True):
     allowed_token_ids: AllowedTokenIds | None = None
     bad_words: BadWords | None = None
     seed: Seed | None = None
-    stop: str | list[str] | None = None
+    stop: StopText | StopTexts | None = None
     stop_token_ids: StopTokenIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None

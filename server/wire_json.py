@@ -44,16 +44,17 @@ _MAX_WHOLE = 2**53
 class RequestDecoder:
     """Decodes one request type.
 
-    Args:
+    Attributes:
         struct: the type; its fields are the ones that act.
         not_built: known fields that do not act yet, with the values that change nothing and are
             therefore accepted (``null`` always is).
     """
 
     def __init__(self, struct: type[T], not_built: Mapping[str, Sequence[Any]]) -> None:
+        self.struct: type[msgspec.Struct] = struct
+        self.not_built = not_built
         self._decoder = msgspec.json.Decoder(struct)
         self._fields = frozenset(struct.__struct_fields__)
-        self._not_built = not_built
         overlap = self._fields & not_built.keys()
         assert not overlap, f"fields both built and not built: {overlap}"
 
@@ -92,10 +93,10 @@ class RequestDecoder:
                 continue
             if name in UNUSED_FIELDS:
                 unused.append(name)
-            elif name in self._not_built:
+            elif name in self.not_built:
                 self._check_no_op(name, value)
             else:
-                known = self._fields | self._not_built.keys() | UNUSED_FIELDS
+                known = self._fields | self.not_built.keys() | UNUSED_FIELDS
                 raise bad_request(
                     f"unknown field {cut(name)!r}{nearest(name, known)}",
                     param=cut(name),
@@ -108,7 +109,7 @@ class RequestDecoder:
             value = msgspec.json.decode(raw)
         except msgspec.ValidationError as error:  # a number beyond every type
             raise bad_request(f"{name}: {error}", param=name, code="invalid_value") from None
-        accepted = self._not_built[name]
+        accepted = self.not_built[name]
         if value is None or any(_same(value, other) for other in accepted):
             return
         raise bad_request(

@@ -51,6 +51,8 @@ MATRIX: list[tuple[str, str, str, int, int]] = [
     ("GET", "/v1/models/{model:path}", "", 404, 404),
     ("GET", "/version", "", 200, 200),
     ("GET", "/metrics", "", 200, 200),
+    ("GET", "/openapi.json", "", 200, 200),
+    ("GET", "/docs", "", 200, 200),
     ("GET", "/v1/plugins", "", 403, 200),
     # Plugins' routes.
     ("GET", "/mine", "", 200, 200),
