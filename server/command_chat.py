@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import secrets
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from hookserve.engine.errors import UsageError
 
 from .arguments import add_settings
+from .chat_terminal import ChatTerminal
 from .command_run import EXIT_INTERRUPTED, given_flags
-from .http_lines import Address, ReplyError, ServerUnreachableError, model_names, request
+from .conversation import Conversation
+from .http_lines import Address, ReplyError, ServerUnreachableError, model_names
 from .own_server import OwnServer, OwnServerError
 from .settings import resolve_settings
 
@@ -35,7 +36,6 @@ _NOT_FOR_CHAT = (
     "authenticator",
     "dry_run",
 )
-Message = dict[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,83 +98,16 @@ async def _serves(address: Address, model: str | None, api_key: str | None) -> b
 
 
 def _talk(found: argparse.Namespace, address: Address, model: str | None) -> int:
-    name = model or asyncio.run(model_names(address, found.key))[0]
-    chat = Chat(address, name, found)
-    if found.message is not None:
-        return chat.ask_once(found.message)
-    if not sys.stdin.isatty():
-        return chat.ask_once(sys.stdin.read())
-    return chat.converse()
-
-
-class Chat:
-    """A conversation: what was said so far, and how the next answer is asked for."""
-
-    def __init__(self, address: Address, model: str, options: argparse.Namespace) -> None:
-        self._address = address
-        self._api_key = options.key
-        self._out: TextIO = sys.stdout
-        self._said: list[Message] = []
-        if options.system:
-            self._said.append({"role": "system", "content": options.system})
-        self._body: dict[str, Any] = {"model": model, "stream": True}
-        for name in ("temperature", "max_tokens"):
-            value = getattr(options, name)
-            if value is not None:
-                self._body[name] = value
-
-    def ask_once(self, text: str) -> int:
-        """One turn. Returns the exit code."""
-        if not text.strip():
-            raise UsageError("expected a message, and the standard input is empty")
-        return 0 if self._turn(text) else EXIT_INTERRUPTED
-
-    def converse(self) -> int:
-        """Turns until the end of the input; Ctrl-C stops an answer, not the conversation."""
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (line editing for input())
-        print(f"{self._body['model']} at {self._address}; Ctrl-D leaves", file=self._out)
-        while True:
-            try:
-                text = input("> ")
-            except EOFError:
-                print(file=self._out)
-                return 0
-            except KeyboardInterrupt:
-                print("\n(Ctrl-D leaves)", file=self._out)
-                continue
-            if not text.strip():
-                continue
-            try:
-                self._turn(text)
-            except ReplyError as error:
-                print(f"error: {error}", file=sys.stderr)
-
-    def _turn(self, text: str) -> bool:
-        """Ask and print the answer as it comes; ``False``: it was interrupted.
-
-        What was said stays in the conversation, an interrupted answer too; a turn that failed
-        leaves it as it was.
-        """
-        turn: Message = {"role": "user", "content": text}
-        answer: list[str] = []
-        finished = True
-        try:
-            asyncio.run(self._stream([*self._said, turn], answer))
-        except KeyboardInterrupt:
-            finished = False
-        finally:
-            print(file=self._out, flush=True)
-        self._said += [turn, {"role": "assistant", "content": "".join(answer)}]
-        return finished
-
-    async def _stream(self, messages: list[Message], answer: list[str]) -> None:
-        body = {**self._body, "messages": messages}
-        path = "/v1/chat/completions"
-        async with request(self._address, "POST", path, body, api_key=self._api_key) as reply:
-            async for event in reply.events():
-                for choice in event.get("choices", ()):
-                    piece = (choice.get("delta") or {}).get("content")
-                    if piece:
-                        answer.append(piece)
-                        print(piece, end="", file=self._out, flush=True)
+    fields: dict[str, Any] = {"model": model or asyncio.run(model_names(address, found.key))[0]}
+    for name in ("temperature", "max_tokens"):
+        value = getattr(found, name)
+        if value is not None:
+            fields[name] = value
+    conversation = Conversation(address, fields, system=found.system or "", api_key=found.key)
+    if found.message is None and sys.stdin.isatty():
+        ChatTerminal(conversation).run()
+        return 0
+    text = sys.stdin.read() if found.message is None else found.message
+    if not text.strip():
+        raise UsageError("expected a message, and the standard input is empty")
+    return 0 if conversation.ask(text) else EXIT_INTERRUPTED

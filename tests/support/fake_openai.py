@@ -15,12 +15,13 @@ from typing import Any
 
 
 class FakeOpenAI:
-    """A context manager. ``pieces`` are the texts of a stream, one event each."""
+    """A context manager. ``pieces`` are the texts of a stream, one event each; an object is a whole
+    choice of a chat."""
 
     def __init__(
         self,
         *,
-        pieces: tuple[str, ...] = ("Hel", "lo"),
+        pieces: tuple[str | dict[str, Any], ...] = ("Hel", "lo"),
         models: tuple[str, ...] = ("fake",),
         error: tuple[int, str] | None = None,
         cut: bool = False,
@@ -118,7 +119,9 @@ class FakeOpenAI:
             handler.wfile.write(b"0\r\n\r\n")
         handler.close_connection = True
 
-    def _choice(self, path: str, piece: str) -> dict[str, Any]:
+    def _choice(self, path: str, piece: str | dict[str, Any]) -> dict[str, Any]:
+        if isinstance(piece, dict):
+            return piece
         return {"delta": {"content": piece}} if "chat" in path else {"text": piece}
 
     def _send(self, handler: BaseHTTPRequestHandler, event: dict[str, Any]) -> None:
