@@ -120,8 +120,9 @@ def test_what_is_no_form_is_refused_at_the_clients_own_field(
     serve_script: Any, fields: dict[str, Any], param: str, said: str
 ) -> None:
     reply, requests = ask(serve_script, fields)
+    assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
-    assert (reply.status_code, error["param"]) == (400, param), error
+    assert error["param"] == param, error
     assert said in error["message"]
     assert error["message"].startswith(f"{param}: ")
     assert len(error["message"]) < 600
@@ -153,8 +154,8 @@ def nested(levels: int) -> dict[str, Any]:
 )  # fmt: skip
 def test_bombs_are_400_and_nothing_more(serve_script: Any, fields: dict[str, Any]) -> None:
     reply, requests = ask(serve_script, fields)
+    assert reply.status_code == 400, reply.text
     error = reply.json()["error"]
-    assert reply.status_code == 400, error
     assert error["param"] and len(reply.content) < 1_000
     assert requests == []
 
