@@ -1,5 +1,6 @@
-"""Random schemas, and a model of random weights that is held to them: what it says is JSON, valid
-by the ``jsonschema`` package, to its end, streamed and not."""
+"""Random schemas, and a model of random weights that is held to them, as the text's form or as the
+parameters of a tool: what it says is JSON, valid by the ``jsonschema`` package, to its end,
+streamed and not."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pytest
 
 from harness import RunningServer
 from random_schemas import CLASSES, SchemaMaker, longest
+from reply_fold import events_of, fold
 
 NUM_SCHEMAS = 1000
 AT_ONCE = 24
@@ -31,14 +33,30 @@ def server(tiny_llama: Path) -> Iterator[RunningServer]:
         yield running
 
 
+CALL = len('[{"name":"value","parameters":}]')
+"""Characters around the arguments of a call."""
+
+
 def make_body(seed: int, made: SchemaMaker) -> dict[str, Any]:
-    return {
-        "messages": [{"role": "user", "content": str(seed)}],
+    """The schema is that of a tool, which must be called, or of the text, each fourth time."""
+    form: dict[str, Any] = {
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "value", "schema": made.schema, "strict": True},
-        },
-        "max_tokens": longest(made.schema, made.defs) + 1,
+        }
+    }
+    if seed % 4:
+        function = {"name": "value", "parameters": made.schema, "strict": True}
+        named = {"type": "function", "function": {"name": "value"}}
+        form = {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": named if seed % 8 in (1, 2) else "required",
+            "parallel_tool_calls": False,
+        }
+    return {
+        "messages": [{"role": "user", "content": str(seed)}],
+        **form,
+        "max_tokens": longest(made.schema, made.defs) + CALL + 1,
         "temperature": 1.0,
         "seed": seed,
         "stream": seed % 2 == 1,
@@ -46,15 +64,16 @@ def make_body(seed: int, made: SchemaMaker) -> dict[str, Any]:
 
 
 def read_reply(reply: httpx.Response, is_stream: bool) -> tuple[str, str]:
-    """Text and finish reason."""
+    """The value's text and how it ended: arguments of one call, or content."""
     assert reply.status_code == 200, reply.text
-    if not is_stream:
-        (choice,) = reply.json()["choices"]
-        return choice["message"]["content"], choice["finish_reason"]
-    events = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")]
-    choices = [json.loads(event)["choices"][0] for event in events]
-    text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    return text, choices[-1]["finish_reason"]
+    (choice,) = (fold(events_of(reply.text)) if is_stream else reply.json())["choices"]
+    message = choice["message"]
+    if "tool_calls" not in message:
+        return message["content"], choice["finish_reason"]
+    (call,) = message["tool_calls"]
+    assert (call["function"]["name"], message["content"]) == ("value", None)
+    reason = choice["finish_reason"]
+    return call["function"]["arguments"], "stop" if reason == "tool_calls" else reason
 
 
 def test_what_a_random_model_says_is_valid(

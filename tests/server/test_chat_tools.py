@@ -186,7 +186,9 @@ def test_required_calls_are_held_to_their_schemas(serve_script: Any) -> None:
     assert message["content"] is None
     assert calls_of(message) == [("weather", '{"city": "Paris"}'), ("time", "{}")]
     assert reason == "tool_calls"
-    schema = request.params.structured_outputs.json
+    form = request.params.structured_outputs
+    assert form is not None
+    schema = form.json
     assert (schema["minItems"], schema["maxItems"] > 1) == (1, True)
     names = [each["properties"]["name"]["const"] for each in schema["items"]["anyOf"]]
     assert names == ["weather", "time"]
