@@ -10,8 +10,10 @@ class OpRow:
     op: str
     """The registered name."""
     class_name: str
+    """Empty where the op is no class of its own."""
     implementation: str
-    """``"torch"``, a provider's name, or the class that is built in the op's place."""
+    """``"torch"``, the name of a provider or of an attention backend, or the class that is built in
+    the op's place."""
     owner: str
     """A plugin's identity; ``"hookserve"``: nobody else's."""
     reason: str
