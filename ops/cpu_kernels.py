@@ -326,11 +326,11 @@ class CpuKernels:
         tokens, kv_heads, group, size = query.shape
         query = _dense(query, (group * size, size, 1), "queries", end - start)
         assert output.is_contiguous(), "it is the caller's own"
-        length = metadata.seq_lens[index]
+        table, length = _whole(metadata.block_tables[index]), metadata.seq_lens[index]
         call = _Prefill(
             query.data_ptr(),
             cache.data_ptr(),
-            _whole(metadata.block_tables)[index].data_ptr(),
+            table.data_ptr(),
             output.data_ptr(),
             tokens,
             length,

@@ -155,7 +155,7 @@ def test_what_is_not_a_number_stays_with_its_token(any_kernels: CpuKernels) -> N
     assert wrong.nonzero().tolist() == [[7, 1, 2]]
 
 
-def test_queries_of_another_kind_are_refused(kernels: CpuKernels) -> None:
+def test_queries_of_another_kind_are_refused_and_of_another_order_taken(kernels: CpuKernels) -> None:
     prompt = Prompt(4, 9)
     cache, metadata = make_step(prompt, draw(2, 2, 13, 64, seed=2))
     query = draw(9, 2, 3, 64, seed=3)
@@ -166,4 +166,6 @@ def test_queries_of_another_kind_are_refused(kernels: CpuKernels) -> None:
     results = [torch.empty_like(query, memory_format=torch.contiguous_format) for _ in "ab"]
     for given, got in zip((query, apart), results, strict=True):
         kernels.attend_prefill(given, cache, metadata, 1, got, 0.125)
+        # The second time with a table of another type, and not in one piece.
+        metadata.block_tables = metadata.block_tables.to(torch.int32).t().contiguous().t()
     assert torch.equal(*results)
