@@ -48,22 +48,25 @@ class GrammarChecks:
             SamplingParamsError, InvalidRequestError: there is no such grammar.
             hookserve.hookspecs.PluginError: the backend failed.
         """
-        spec = self.unknown(form)
-        if spec is not None:
+        spec = self.spec(form)
+        if not self.knows(spec):
             validate(self.backend(), spec, form.path)
             self.note(spec)
 
-    def unknown(self, form: StructuredOutputsParams) -> GrammarSpec | None:
-        """What the backend has to be asked about; ``None``: it was, lately.
+    def spec(self, form: StructuredOutputsParams) -> GrammarSpec:
+        """What the backend is asked about. Takes longer the longer the form is.
 
         Raises:
             SamplingParamsError: a text that is too long, too deep, or no JSON.
         """
-        spec = spec_of(form, self._config)
+        return spec_of(form, self._config)
+
+    def knows(self, spec: GrammarSpec) -> bool:
+        """Whether the backend was asked lately, and had nothing against it."""
         if spec not in self._known:
-            return spec
+            return False
         self._known.move_to_end(spec)
-        return None
+        return True
 
     def note(self, spec: GrammarSpec) -> None:
         """The backend has nothing against it."""

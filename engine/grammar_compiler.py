@@ -114,6 +114,12 @@ class GrammarCompiler:
             self._kept_bytes -= self._kept.popitem(last=False)[1][1]
         return made[0]
 
+    def drop(self, spec: GrammarSpec) -> None:
+        """Nobody waits for this one any more."""
+        under_way = self._under_way.pop(spec, None)
+        if under_way is not None:
+            under_way[0].cancel()
+
     def timeout_s(self) -> float | None:
         """Until the next call is given up; ``None``: none is under way."""
         times = [give_up_at for _, give_up_at in self._under_way.values()]

@@ -8,6 +8,7 @@ sampler holds to it. Making grammars is ``grammar_compiler``'s.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,12 +57,13 @@ class _Followed:
         self.failure: GrammarFailure | None = None
         """Why the request ends with the step that is under way."""
 
-    def fill(self, mask: Mask) -> None:
-        """Write which tokens may come next; none, where the matcher fails.
+    def fill(self, mask: Mask, budget_s: float) -> None:
+        """Write which tokens may come next; none, where the matcher fails or takes too long.
 
         Args:
             mask: [words] zeros.
         """
+        started = time.perf_counter()
         try:
             self.backend.call("fill_mask", self.matcher.fill_mask, mask)
             if self.end_ids and self.backend.call("can_end", self.matcher.can_end):
@@ -70,6 +72,14 @@ class _Followed:
         except (InvalidRequestError, PluginError) as error:
             mask[:] = 0
             self.failure = _failure(error)
+        elapsed_s = time.perf_counter() - started
+        if elapsed_s > budget_s:
+            mask[:] = 0
+            self.failure = GrammarFailure(
+                f"The {self.backend.label} took {elapsed_s:.2g} s for one token; it has "
+                f"{budget_s:g} s.",
+                False,
+            )
 
     def take(self, token_ids: Iterable[int]) -> bool:
         """Go on by these tokens; whether nothing may follow them."""
@@ -102,6 +112,7 @@ class Grammars:
         self.followed: dict[str, _Followed] = {}
         self._vllm_config = vllm_config
         self._host = host
+        self._budget_s = host.settings.step_hook_timeout_s
         self._num_words = -(-vllm_config.model_config.vocab_size // 32)
         self._compiler: GrammarCompiler | None = None
 
@@ -158,8 +169,11 @@ class Grammars:
     def forget(self, request_ids: str | Iterable[str]) -> None:
         """Requests have ended; ids that are not known are passed over."""
         for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
-            self.waiting.pop(request_id, None)
             self.followed.pop(request_id, None)
+            _, spec = self.waiting.pop(request_id, (None, None))
+            wanted = any(other == spec for _, other in self.waiting.values())
+            if spec is not None and not wanted and self._compiler is not None:
+                self._compiler.drop(spec)
 
     # -- waiting --------------------------------------------------------------------------------
 
@@ -193,7 +207,7 @@ class Grammars:
             return None
         bitmask = np.zeros((len(ids), self._num_words), dtype=np.int32)
         for row, request_id in enumerate(ids):
-            self.followed[request_id].fill(bitmask[row])
+            self.followed[request_id].fill(bitmask[row], self._budget_s)
         return GrammarOutput(ids, bitmask)
 
     def follow(self, outputs: Sequence[EngineCoreOutput]) -> list[EngineCoreOutput]:

@@ -45,10 +45,11 @@ class GrammarQuestions:
             PluginError: the backend failed.
         """
         try:
-            spec = self._checks.unknown(form)
+            # A schema may be as large as a body: its time would be missing to every open stream.
+            spec = await asyncio.to_thread(self._checks.spec, form)
         except SamplingParamsError as error:
             raise form_refused(error, path) from None
-        if spec is not None:
+        if not self._checks.knows(spec):
             (await self._validate(spec, path)).unwrap()
             self._checks.note(spec)
 

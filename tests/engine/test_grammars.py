@@ -201,7 +201,12 @@ def test_who_is_aborted_is_forgotten_waiting_or_not(make_core):
         core.take_ready()
     core.step()
     core.add_request(formed("waits", [4, 5], wait=True))
+    core.add_request(formed("waits too", [4, 5], wait=True))
     core.abort_requests(["waits", "followed"])
+    assert list(core.grammars.waiting) == ["waits too"]
+    assert core.grammars.timeout_s() is not None, "its grammar is still made"
+    core.abort_requests(["waits too"])
+    assert not core.grammars._compiler._under_way, "nothing is kept for nobody"
     assert not core.grammars.waiting and not core.grammars.followed
     assert not core.has_work()
     core.add_request(formed("text", [4, 5]))
@@ -252,6 +257,18 @@ def test_what_a_backend_raises_fails_its_request_alone(make_core, method, error)
         assert "toy_grammars:ToyBackend failed." in last.error and not last.is_refusal
     assert collected.tokens["free"] == continuation([4, 5], 4)
     assert collected.tokens["held"] == held_to([4, 5], STEPS)
+
+
+def test_a_token_that_takes_too_long_to_find_is_its_requests_last(make_core):
+    core = make_core()
+    core.grammars._budget_s = 0.0
+    core.add_request(formed("slow", [4, 5]))
+    core.add_request(make_request("free", [4, 5]))
+    collected = run(core)
+    last = collected.last["slow"]
+    assert last.error.startswith("The grammar backend toy_grammars:ToyBackend took ")
+    assert last.finish_reason == "error" and not last.is_refusal
+    assert collected.tokens["free"] == continuation([4, 5], 4)
 
 
 def test_a_form_that_is_too_large_never_reaches_the_backend(make_core):
