@@ -170,7 +170,9 @@ def test_what_to_load_is_not_said_to_a_server_that_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["plugins", "hooks", "--url", "http://127.0.0.1:9", "--disable-plugins", "a"]
-    assert main(words) == 78
+    assert main(words) == 2
     assert (
         "--disable-plugins says what to load, and --url names a server" in capsys.readouterr().err
     )
+    assert main(["plugins", "hooks", "--api-key", "k"]) == 2
+    assert "--api-key is for the server at --url, which is not given" in capsys.readouterr().err
