@@ -12,6 +12,11 @@ SWITCH = {"TRITON_INTERPRET": "1"}
 """For the environment of a process."""
 
 
+def without_interpreter(**more: str) -> dict[str, str]:
+    """The environment of a process that compiles kernels."""
+    return {name: value for name, value in os.environ.items() if name not in SWITCH} | more
+
+
 def take_up() -> None:
     """Have this process interpret kernels from now on. To be called before anything imports Triton
     (transformers' models do); the environment, which children inherit, stays as it is."""

@@ -20,6 +20,7 @@ from hookserve.ops.rotary_embedding import get_rope
 from hookserve.ops.triton.norms import MAX_WIDTH
 from kernel_inputs import by_column, check_close, draw
 from op_sets import make_op_set
+from triton_interpreter import without_interpreter
 
 OPS = (
     "rms_norm",
@@ -135,9 +136,13 @@ def test_without_the_interpreter_a_cpu_start_names_what_lacks_and_imports_nothin
     source_root: Path, tmp_path: Path
 ) -> None:
     """Only the start that names Triton imports it, and fails at once."""
-    code = f"import sys; sys.path.append({str(source_root / 'tests' / 'support')!r})\n{COMPILING}"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", COMPILING],
+        env=without_interpreter(PYTHONPATH=str(source_root / "tests" / "support")),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "no provider of rms_norm works that was asked for" in done.stdout

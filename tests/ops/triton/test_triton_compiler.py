@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from triton_interpreter import without_interpreter
 
 FAST_MEMORY = 99 << 10
 """Bytes that a program may take of cards of capability 8.6 and 8.9; others have more."""
@@ -29,7 +30,9 @@ def test_every_kernel_compiles_for_a_gpu(source_root: Path, tmp_path: Path) -> N
     script = source_root / "tests" / "support" / "compile_kernels.py"
     done = subprocess.run(
         [sys.executable, str(script), "80", "64", "bfloat16"],
-        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        env=without_interpreter(
+            TRITON_CACHE_DIR=str(tmp_path), OMP_NUM_THREADS="1", PYTHONPATH=str(script.parent)
+        ),
         cwd=tmp_path,
         capture_output=True,
         text=True,
