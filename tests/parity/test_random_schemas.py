@@ -59,7 +59,7 @@ def make_body(seed: int, made: SchemaMaker) -> dict[str, Any]:
         "max_tokens": longest(made.schema, made.defs) + CALL + 1,
         "temperature": 1.0,
         "seed": seed,
-        "stream": seed % 2 == 1,
+        "stream": seed % 3 == 1,
     }
 
 
@@ -90,7 +90,7 @@ def test_what_a_random_model_says_is_valid(
         each = made[seed]
         async with gate:
             reply = await client.post(PATH, json=make_body(seed, each))
-        text, reason = read_reply(reply, seed % 2 == 1)
+        text, reason = read_reply(reply, seed % 3 == 1)
         try:
             jsonschema.Draft202012Validator(each.schema).validate(json.loads(text))
         except (json.JSONDecodeError, jsonschema.ValidationError) as error:
