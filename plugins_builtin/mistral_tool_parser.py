@@ -29,10 +29,6 @@ class MistralToolParser(MarkedToolParser):
     start_markers = (START,)
     closers = "}]"
 
-    def adjust_request(self, request: ParserRequest) -> ParserRequest:
-        request.skip_special_tokens = False  # the marker is a special token
-        return request
-
     def make_id(self) -> str:
         return "".join(secrets.choice(_ID_CHARS) for _ in range(_ID_LEN))
 

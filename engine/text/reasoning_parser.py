@@ -114,6 +114,13 @@ class MarkedReasoningParser(ReasoningParser):
     reasoning_start_str: ClassVar[str] = "<think>"
     reasoning_end_str: ClassVar[str] = "</think>"
 
+    def adjust_request(self, request: ParserRequest) -> ParserRequest:
+        """Markers that are special tokens must be seen."""
+        markers = (self.reasoning_start_str, self.reasoning_end_str)
+        if any(map(self.model_tokenizer.is_special, markers)):
+            request.skip_special_tokens = False
+        return request
+
     def is_thinking(self) -> bool:
         """Whether this request's text begins with reasoning at all."""
         return True

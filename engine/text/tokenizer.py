@@ -73,6 +73,7 @@ class Tokenizer:
         self.is_byte_level = _is_byte_level(backend)
         self.compiled_templates: dict[str, Any] = {}
         self._token_bytes: dict[int, bytes] = {}
+        self._vocab: dict[str, int] | None = None
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
@@ -140,9 +141,14 @@ class Tokenizer:
         return text
 
     def get_vocab(self) -> dict[str, int]:
-        """Token to id, added tokens included; made anew at each call."""
-        vocab: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
-        return vocab
+        """Token to id, added tokens included; one dict for all callers, to be read only."""
+        if self._vocab is None:
+            self._vocab = self.backend.get_vocab(with_added_tokens=True)
+        return self._vocab
+
+    def is_special(self, text: str) -> bool:
+        """Whether the text is a token that ``skip_special_tokens`` hides."""
+        return self.backend.token_to_id(text) in self.special_ids
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's own spelling, ``None`` beyond its end."""

@@ -131,6 +131,12 @@ class MarkedToolParser(ToolParser):
     first_markers: ClassVar[tuple[str, ...]] = ()
     closers: ClassVar[str] = "}"
 
+    def adjust_request(self, request: ParserRequest) -> ParserRequest:
+        """Markers that are special tokens must be seen."""
+        if any(map(self.model_tokenizer.is_special, (*self.start_markers, *self.first_markers))):
+            request.skip_special_tokens = False
+        return request
+
     @abc.abstractmethod
     def read_calls(
         self, text: str, start: int, is_whole: bool, request: ParserRequest

@@ -299,11 +299,31 @@ def test_any_text_is_read_alike_for_every_cut_and_never_lost(name: str, data: An
         assert isinstance(json.loads(arguments), dict)
 
 
-def test_ids_and_special_tokens_are_the_formats() -> None:
+class Special:
+    """A tokenizer of which some texts are special tokens."""
+
+    def __init__(self, *texts: str) -> None:
+        self.is_special = texts.__contains__
+
+
+@pytest.mark.parametrize(
+    ("parser", "marker"),
+    [
+        (TOOL_PARSERS["mistral"], "[TOOL_CALLS]"),
+        (TOOL_PARSERS["llama3_json"], "<|python_tag|>"),
+        (REASONING_PARSERS["qwen3"], "</think>"),
+    ],
+)
+def test_markers_that_are_special_tokens_are_not_hidden(parser: Any, marker: str) -> None:
+    for texts, is_hidden in ((["<s>"], True), (["<s>", marker], False)):
+        request = parser(Special(*texts)).adjust_request(make_request())
+        assert request.skip_special_tokens == is_hidden
+
+
+def test_ids_are_the_formats() -> None:
     mistral = TOOL_PARSERS["mistral"](None)  # type: ignore[arg-type]
     made = mistral.make_id()
     assert (len(made), made.isalnum(), made.isascii()) == (9, True, True)
-    assert mistral.adjust_request(make_request()).skip_special_tokens is False
     assert TOOL_PARSERS["hermes"](None).make_id().startswith("call_")  # type: ignore[arg-type]
 
 
