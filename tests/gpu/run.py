@@ -471,11 +471,9 @@ def engine(bench: Bench, dtype: str, way: str) -> Iterator[Any]:
         bench.finish()
 
 
-def make_config(bench: Bench, dtype: str, way: str) -> Any:
+def make_model_config(sizes: Sizes, dtype: str, longest: int) -> Any:
     from hookserve.engine import config as plain
 
-    sizes = bench.sizes
-    longest = 2 * sizes.prompt + sizes.generated
     shape = {
         **sizes.model,
         "rms_norm_eps": 1e-5,
@@ -484,8 +482,7 @@ def make_config(bench: Bench, dtype: str, way: str) -> Any:
         "hidden_act": "silu",
         "tie_word_embeddings": False,
     }
-    named = {"torch": "paged", "triton": "triton", "auto": None}[way]
-    model = plain.ModelConfig(
+    return plain.ModelConfig(
         model="random",
         path="random",
         format="safetensors",
@@ -499,8 +496,19 @@ def make_config(bench: Bench, dtype: str, way: str) -> Any:
         max_model_len=longest,
         vocab_size=sizes.model["vocab_size"],
     )
+
+
+def make_config(bench: Bench, dtype: str, way: str) -> Any:
+    from hookserve.engine import config as plain
+
+    sizes = bench.sizes
+    longest = sizes.prompt + sizes.generated
+    named = {"torch": "paged", "triton": "triton", "auto": None}[way]
+    priority = {} if named is None else {op: [way] for op in OPS}
+    if way == "torch":
+        priority["kv_write"] = [way]  # of the other backend it is a part
     return plain.EngineConfig(
-        model=model,
+        model=make_model_config(sizes, dtype, longest),
         cache=plain.CacheConfig(
             block_size=sizes.block_size,
             num_gpu_blocks_override=max(sizes.batches) * -(-longest // sizes.block_size),
@@ -518,7 +526,7 @@ def make_config(bench: Bench, dtype: str, way: str) -> Any:
         ),
         attention_backend=named,
         enforce_eager=True,
-        ir_op_priority={} if named is None else {op: [way] for op in OPS},
+        ir_op_priority=priority,
     )
 
 
