@@ -45,13 +45,15 @@ class GrammarReady(NamedTuple):
 class _Followed:
     """A request with its place in its grammar."""
 
-    __slots__ = ("backend", "end_ids", "failure", "matcher", "num_known")
+    __slots__ = ("backend", "begins_behind", "end_ids", "failure", "matcher", "num_known")
 
     def __init__(self, message: AddRequest, matcher: GrammarMatcher, backend: Backend) -> None:
         self.matcher = matcher
         self.backend = backend
         params = message.params
         self.end_ids = [] if params.ignore_eos else list(params.eos_token_ids)
+        self.begins_behind = params.form_begins_behind
+        """Whatever comes before this token is free; ``None``: it has come."""
         self.num_known = len(message.prompt_token_ids)
         """Tokens of prompt and output."""
         self.failure: GrammarFailure | None = None
@@ -63,6 +65,9 @@ class _Followed:
         Args:
             mask: [words] zeros.
         """
+        if self.begins_behind is not None:
+            mask[:] = -1
+            return
         started = time.perf_counter()
         try:
             self.backend.call("fill_mask", self.matcher.fill_mask, mask)
@@ -86,6 +91,10 @@ class _Followed:
         try:
             for token_id in token_ids:
                 self.num_known += 1
+                if self.begins_behind is not None:
+                    if token_id == self.begins_behind:
+                        self.begins_behind = None
+                    continue
                 if not self.backend.call("accept", self.matcher.accept, token_id):
                     self.failure = GrammarFailure(
                         f"Token {token_id} was chosen, which the form of the text does not allow: "
@@ -93,6 +102,8 @@ class _Followed:
                         False,
                     )
                     return False
+            if self.begins_behind is not None:
+                return False
             return bool(self.backend.call("is_finished", self.matcher.is_finished))
         except (InvalidRequestError, PluginError) as error:
             self.failure = _failure(error)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+MAX_LAST_CHARS = 256
+"""Of a prompt, by which a parser of reasoning sees whether the template has ended it."""
 
 
 class LLM:
@@ -158,8 +160,12 @@ class LLM:
         prompts = [Prompt(text, None) for text in rendered]
         every_params = self._params_of(sampling_params, len(prompts))
         forms = [
-            self._open_form(conversation, params, declared, choice, chat_template_kwargs or {})
-            for conversation, params in zip(conversations, every_params, strict=True)
+            self._open_form(
+                conversation, text, params, declared, choice, chat_template_kwargs or {}
+            )
+            for conversation, text, params in zip(
+                conversations, rendered, every_params, strict=True
+            )
         ]
         adjusted = [form.adjusted(params) for form, params in zip(forms, every_params, strict=True)]
         outputs = self._run(prompts, adjusted, use_tqdm, priority, is_chat=True)
@@ -185,6 +191,7 @@ class LLM:
     def _open_form(
         self,
         messages: Sequence[Message],
+        text: str,
         params: SamplingParams,
         tools: list[Tool],
         choice: str | dict[str, Any],
@@ -199,7 +206,11 @@ class LLM:
             skip_special_tokens=params.skip_special_tokens,
             structured_outputs=params.structured_outputs,
         )
-        return self.llm_engine.reply_parsers.open(request)
+        parsers, end = self.llm_engine.reply_parsers, text[-MAX_LAST_CHARS:]
+        has_reasoning = parsers.reasoning is not None
+        return parsers.open(
+            request, self.get_tokenizer().encode(end, False) if has_reasoning else []
+        )
 
     def _run(
         self,

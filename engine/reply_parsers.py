@@ -157,14 +157,22 @@ class ReplyParsers:
         for each in self.chosen:
             each.check()
 
-    def open(self, request: ParserRequest) -> ReplyForm:
+    def open(self, request: ParserRequest, prompt_token_ids: Sequence[int]) -> ReplyForm:
         """What the parsers do with one request; they may change it.
+
+        Args:
+            prompt_token_ids: tell whether the model thinks; nobody looks at them without a parser
+                of reasoning.
 
         Raises:
             InvalidRequestError: a form is asked for beside calls that have their own.
             hookserve.hookspecs.PluginError: a parser failed.
         """
-        return ReplyForm(self, request)
+        return ReplyForm(self, request, prompt_token_ids)
+
+    def token_id(self, text: str) -> int | None:
+        """The token that the text is."""
+        return self._tokenizer.get_vocab().get(text)
 
     def make_tool_parser(self, request: ParserRequest) -> ToolParser:
         assert self.tool is not None
@@ -185,9 +193,12 @@ class ReplyForm:
 
     Attributes:
         request: as the parsers left it.
+        has_reasoning: whether the model thinks first.
     """
 
-    def __init__(self, parsers: ReplyParsers, request: ParserRequest) -> None:
+    def __init__(
+        self, parsers: ReplyParsers, request: ParserRequest, prompt_token_ids: Sequence[int]
+    ) -> None:
         self._parsers = parsers
         choice = request.tool_choice if request.tools else "none"
         self._named = choice["function"]["name"] if isinstance(choice, dict) else None
@@ -195,14 +206,18 @@ class ReplyForm:
         self._is_forced = must_call
         self._is_parsed = choice == "auto" and parsers.tool is not None
         self.request = self._adjusted(request, must_call)
-        self.has_reasoning = (
-            parsers.reasoning is not None and self.request.structured_outputs is None
-        )
+        self._begins_behind: int | None = None
+        self.has_reasoning = parsers.reasoning is not None and self._thinks(prompt_token_ids)
 
     @property
     def is_plain(self) -> bool:
         """Whether the text is content as it is."""
         return not (self._is_forced or self._is_parsed or self.has_reasoning)
+
+    @property
+    def counts_reasoning(self) -> bool:
+        """Whether a reply says how many of its tokens are reasoning."""
+        return self._parsers.reasoning is not None
 
     @property
     def runs_plugins(self) -> bool:
@@ -229,12 +244,27 @@ class ReplyForm:
             request.structured_outputs = form_of(
                 request.tools, self._named, request.parallel_tool_calls
             )
-        elif reasoning is not None:
+        if reasoning is not None:
             with reasoning.running():
                 request = self._parsers.make_reasoning_parser(request).adjust_request(request)
         return request
 
-    def splitter(self, prompt_token_ids: Sequence[int]) -> ReplySplitter:
+    def _thinks(self, prompt_token_ids: Sequence[int]) -> bool:
+        """Whether the text begins with reasoning. Where it must have a form there is some only if
+        the engine can tell its end: by the one token that the end marker is."""
+        chosen = self._parsers.reasoning
+        assert chosen is not None
+        parser = self._parsers.make_reasoning_parser(self.request)
+        with chosen.running():
+            if not parser.is_thinking() or parser.is_reasoning_end(prompt_token_ids):
+                return False
+            if self.request.structured_outputs is None:
+                return True
+            marker = parser.reasoning_end_str
+        self._begins_behind = None if marker is None else self._parsers.token_id(marker)
+        return self._begins_behind is not None
+
+    def splitter(self) -> ReplySplitter:
         """For one choice.
 
         Raises:
@@ -246,9 +276,8 @@ class ReplyForm:
             assert chosen is not None
             parser = self._parsers.make_reasoning_parser(request)
             with chosen.running():
-                if not parser.is_reasoning_end(prompt_token_ids):
-                    stream = _Guarded(chosen, open_reasoning(parser, request))
-                    count = chosen.guarded(parser.count_reasoning_tokens)
+                stream = _Guarded(chosen, open_reasoning(parser, request))
+                count = chosen.guarded(parser.count_reasoning_tokens)
         return ReplySplitter(
             stream,
             self._calls(),
@@ -275,6 +304,7 @@ class ReplyForm:
             params,
             skip_special_tokens=self.request.skip_special_tokens,
             structured_outputs=self.request.structured_outputs,
+            form_begins_behind=self._begins_behind,
         )
 
     def fill(self, output: RequestOutput) -> None:
@@ -283,11 +313,10 @@ class ReplyForm:
         Raises:
             hookserve.hookspecs.PluginError: a parser failed.
         """
-        if self.is_plain:
+        if self.is_plain and not self._parsers.chosen:
             return
         for each in output.outputs:
-            splitter = self.splitter(output.prompt_token_ids)
-            found = splitter.push(each.text, each.token_ids, is_last=True)
+            found = self.splitter().push(each.text, each.token_ids, is_last=True)
             each.reasoning, each.content = found.reasoning or None, found.content or None
             each.tool_calls = fold_calls(found.tool_calls)
 

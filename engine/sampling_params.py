@@ -76,6 +76,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputsParams | None = None
     """The form that the text must have."""
+    form_begins_behind: int | None = None
+    """Filled in front where the model thinks first: the token behind which the form begins."""
     extra_args: dict[str, Any] | None = None
     """JSON for plugins, mostly for logits processors; nobody else looks at it."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE

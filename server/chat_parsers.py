@@ -73,16 +73,15 @@ class ChatParsers:
         """
         self._parsers.check()
 
-    async def open(self, request: ParserRequest) -> ReplyForm:
+    async def open(self, request: ParserRequest, prompt_token_ids: list[int]) -> ReplyForm:
         """Raises as ``ReplyParsers.open``."""
-        return await self._run(self._is_builtin, lambda: self._parsers.open(request))
+        parsers = self._parsers
+        return await self._run(self._is_builtin, lambda: parsers.open(request, prompt_token_ids))
 
-    async def splitters(
-        self, form: ReplyForm, prompt_token_ids: list[int], count: int
-    ) -> list[ReplySplitter]:
+    async def splitters(self, form: ReplyForm, count: int) -> list[ReplySplitter]:
         """One for each choice. Raises ``PluginError``."""
         return await self._run(
-            not form.runs_plugins, lambda: [form.splitter(prompt_token_ids) for _ in range(count)]
+            not form.runs_plugins, lambda: [form.splitter() for _ in range(count)]
         )
 
     async def push(

@@ -56,12 +56,14 @@ class ChatCompletionsEndpoint:
                 best_of=None,
                 logprobs=checked.num_logprobs,
             )
-            form = await self.open_form(call, params[0])
+            form = await self.open_form(call, prompt, params[0])
             params = [form.adjusted(each) for each in params]
             await call.check_params(params)
             return await ChatReply(call, [prompt], params, form).response(request)
 
-    async def open_form(self, call: ApiCall, params: SamplingParams) -> ReplyForm:
+    async def open_form(
+        self, call: ApiCall, prompt: list[int], params: SamplingParams
+    ) -> ReplyForm:
         """How the replies are taken apart, as the parsers want it for this request.
 
         Raises:
@@ -73,7 +75,8 @@ class ChatCompletionsEndpoint:
         if wanted.tools and choice in ("none", "auto") and not serving.prompts.shows_tools(chat):
             call.note_unused(["tools"])
         try:
-            return await serving.parsers.open(parser_request(wanted, chat, choice, params))
+            request = parser_request(wanted, chat, choice, params)
+            return await serving.parsers.open(request, prompt)
         except PluginError as error:
             raise call.failure(error, "a parser") from None
 
@@ -150,9 +153,7 @@ class ChatReply(Reply):
     async def _open(self) -> None:
         generation, parsers = self.generation, self._call.serving.parsers
         try:
-            self._splitters = await parsers.splitters(
-                self._form, generation.prompts[0], generation.n
-            )
+            self._splitters = await parsers.splitters(self._form, generation.n)
         except PluginError as error:
             raise self._call.failure(error, "a parser") from None
 
@@ -177,7 +178,7 @@ class ChatReply(Reply):
 
     def usage(self) -> dict[str, Any]:
         counts = super().usage()
-        if self._form.has_reasoning:
+        if self._form.counts_reasoning:
             num_reasoning = sum(each.num_reasoning_tokens for each in self._splitters)
             counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning}
         return counts

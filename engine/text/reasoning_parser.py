@@ -39,6 +39,10 @@ class ReasoningParser(abc.ABC):
         """As ``ToolParser.adjust_request``."""
         return request
 
+    def is_thinking(self) -> bool:
+        """Whether a text of this request may begin with reasoning at all."""
+        return True
+
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
         """Whether nothing that follows is reasoning. Asked about prompts: a template that turns
         thinking off writes an end marker itself."""
@@ -120,10 +124,6 @@ class MarkedReasoningParser(ReasoningParser):
         if any(map(self.model_tokenizer.is_special, markers)):
             request.skip_special_tokens = False
         return request
-
-    def is_thinking(self) -> bool:
-        """Whether this request's text begins with reasoning at all."""
-        return True
 
     def extract_reasoning(
         self, model_output: str, request: ParserRequest

@@ -12,8 +12,10 @@ import torch
 
 from hookserve.engine import LLM, SamplingParams
 from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.reply_parsers import ReplyParsers
 from hookserve.engine.text.forced_calls import MAX_CALLS
-from hookserve.hookspecs import UnknownNameError
+from hookserve.hookspecs import Named, UnknownNameError, current, hookimpl
+from hookserve.plugins_builtin.reasoning_parsers import Qwen3ReasoningParser
 
 TEMPLATE = (
     "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
@@ -36,6 +38,20 @@ USER = {"role": "user", "content": "hi"}
 SAMPLED = SamplingParams(temperature=1, seed=3, max_tokens=450)
 
 
+PAD = 259
+"""The token behind which this model does not think any more."""
+
+
+class PaddedParser(Qwen3ReasoningParser):
+    reasoning_end_str = "<|pad|>"
+
+
+class Padded:
+    @hookimpl
+    def reasoning_parser(self) -> Named:
+        return Named("padded", PaddedParser)
+
+
 @pytest.fixture(scope="module")
 def llm(tiny_llama: Path, torch_threads: None) -> Iterator[LLM]:
     with LLM(
@@ -43,14 +59,16 @@ def llm(tiny_llama: Path, torch_threads: None) -> Iterator[LLM]:
         num_gpu_blocks_override=64,
         chat_template=TEMPLATE,
         tool_call_parser="llama3_json",
-        reasoning_parser="qwen3",
+        reasoning_parser="padded",
+        plugins=[Padded()],
     ) as llm:
         torch.set_num_threads(1)
         yield llm
 
 
 def ask(llm: LLM, **more: Any) -> Any:
-    (output,) = llm.chat([USER], SAMPLED, use_tqdm=False, **more)
+    options = {"enable_thinking": False}
+    (output,) = llm.chat([USER], SAMPLED, use_tqdm=False, chat_template_kwargs=options, **more)
     (answer,) = output.outputs
     assert answer.finish_reason == "stop"
     assert (answer.content, answer.reasoning) == (None, None)
@@ -76,6 +94,23 @@ def test_required_calls_are_calls_and_come_to_an_end(llm: LLM) -> None:
     assert 1 <= len(found) <= MAX_CALLS
     assert set(found) <= {("o", "{}"), ("c", "{}")}
     assert [each["name"] for each in json.loads(answer.text)] == [name for name, _ in found]
+
+
+def test_a_form_begins_behind_the_thoughts(llm: LLM) -> None:
+    """The model says the marker at once, and as often as it may."""
+    params = SamplingParams(temperature=0, max_tokens=60, logit_bias={PAD: 100})
+    (output,) = llm.chat([USER], params, tools=TOOLS, tool_choice=NAMED, use_tqdm=False)
+    (answer,) = output.outputs
+    assert (answer.token_ids[0], answer.token_ids.count(PAD)) == (PAD, 1)
+    (call,) = answer.tool_calls or ()
+    assert json.loads(call.function.arguments).keys() == SCHEMA["properties"].keys()
+    assert answer.finish_reason == "stop"
+
+    never = SamplingParams(temperature=0, max_tokens=8, logit_bias={PAD: -100}, ignore_eos=True)
+    (output,) = llm.chat([USER], never, tools=TOOLS, tool_choice=NAMED, use_tqdm=False)
+    (answer,) = output.outputs
+    assert (answer.reasoning, answer.tool_calls) == (answer.text, [])
+    assert answer.finish_reason == "length"
 
 
 def test_text_is_taken_apart_and_stays_whole(llm: LLM) -> None:
@@ -130,6 +165,6 @@ def test_what_cannot_be_is_refused(llm: LLM, more: dict[str, Any], words: str) -
         llm.chat(messages, params, use_tqdm=False, **more)
 
 
-def test_a_parser_that_nobody_has_is_named_before_the_model_is_read(tiny_llama: Path) -> None:
+def test_a_parser_that_nobody_has_is_named_with_the_nearest(llm: LLM) -> None:
     with pytest.raises(UnknownNameError, match="did you mean hermes"):
-        LLM(str(tiny_llama), tool_call_parser="hermse")
+        ReplyParsers.build(current(), llm.get_tokenizer(), "hermse", None)
