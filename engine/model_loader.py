@@ -248,7 +248,7 @@ def initialize_model(
         vllm_config.quant_config.set_packed_modules(fused)
     arguments = _constructor_arguments(model_class, owner, vllm_config, config, prefix)
     try:
-        with enter(plugin), _building(vllm_config, config):
+        with enter(plugin), building(vllm_config, config):
             model = model_class(**arguments)
     except AttributeError as error:
         if not isinstance(error.obj, HfConfig):
@@ -289,7 +289,7 @@ def _constructor_arguments(
 
 
 @contextlib.contextmanager
-def _building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[None]:
+def building(vllm_config: VllmConfig, model_config: ModelConfig) -> Iterator[None]:
     """Layers made within take dtype, device and their place in the step from the configuration."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(model_config.dtype)

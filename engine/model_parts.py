@@ -20,6 +20,7 @@ from hookserve.ops.triton.availability import why_not
 from .errors import ConfigError
 from .hf_configs import make_hf_config
 from .kernel_choice import choose_kernels
+from .model_loader import building
 from .op_choices import choose_ops
 from .plugin_code import as_plugin
 from .quantized import find_quantized
@@ -103,6 +104,22 @@ def _own_backends(vllm_config: VllmConfig, host: Host) -> list[str]:
     if fast_name != "compiled" or vllm_config.compilation_config.kernels is not None:
         logger.info("plain path for attention because %s", why)
     return [_PLAIN]
+
+
+def heed_patched_attention(vllm_config: VllmConfig, host: Host) -> None:
+    """Have layers attend by the plain backend where they have taken a fast one by themselves, and
+    the plain one has been patched since. To be called before layers have a cache."""
+    attention = vllm_config.attention_config
+    if attention.backend or len(attention.backend_classes) < 2 or not AS_WRITTEN.replaced():
+        return
+    if _own_backends(vllm_config, host) != [_PLAIN]:
+        return  # the fast one is not the project's
+    fast, plain = attention.backend_classes
+    attention.backend_classes = [plain]
+    with building(vllm_config, vllm_config.model_config):
+        for layer in vllm_config.compilation_config.static_forward_context.values():
+            if isinstance(layer.impl, fast.get_impl_cls()):
+                layer.change_backend(plain)
 
 
 def _fast_backend(device: torch.device) -> str | None:

@@ -113,7 +113,10 @@ class Worker:
                 current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
             if ops is not None:
+                from .model_parts import heed_patched_attention
+
                 ops.heed_late_patches(self.runner.model.modules())
+                heed_patched_attention(self.vllm_config, current())
 
     def get_model(self) -> Any:
         return self.runner.model

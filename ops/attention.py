@@ -97,6 +97,16 @@ class Attention(PluggableLayer):
             "leave --attention-backend at auto or name another one"
         )
 
+    def change_backend(self, backend: type[AttentionBackend]) -> None:
+        """Compute by another one, which is known to take the layer. To be called in a context like
+        the one in which the layer was built, and before it has a cache."""
+        self.attn_backend = backend
+        if self._ops is not None:
+            self._ops.give_up()
+        self._ops = take_attention_ops(backend)
+        self.impl = self._make_impl()
+        self.impl.process_weights_after_loading(self.dtype)
+
     def _make_impl(self) -> AttentionImpl:
         return impl_class(self.attn_backend, self._ops)(
             self.num_heads,

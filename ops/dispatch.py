@@ -102,7 +102,7 @@ class OpSet:
 
         Raises:
             PluginError: an override or a provider that must work does not.
-        UnknownNameError: the operator names a provider that is not there.
+            UnknownNameError: the operator names a provider that is not there.
             PluginConflictError: two plugins override the op by its two names.
         """
         held = self._choices.get(op_class)
@@ -155,8 +155,7 @@ class OpSet:
         """
         held = self._functions.get((op, backend))
         if held is None:
-            name, owner = self.backends.get(backend, (backend.get_name(), NOBODY))
-            row = OpRow(op, "", name, owner, "the attention backend of the layers")
+            row = OpRow(op, "", *self._names_of(backend), "the attention backend of the layers")
             wanted = [each for each in self.preferred.get(op, ()) if each != TORCH]
             if obstacle and wanted:
                 asked = f"{op} ({', '.join(wanted)})"
@@ -168,6 +167,9 @@ class OpSet:
                 row.reason = f"{row.reason}; {obstacle}"
         return held
 
+    def _names_of(self, backend: type[AttentionBackend]) -> tuple[str, str]:
+        return self.backends.get(backend, (backend.get_name(), NOBODY))
+
     def _choice_of(self, op_class: type) -> OpChoice | None:
         found = (self.choice(each) for each in op_class.__mro__ if issubclass(each, Replaceable))
         return next((choice for choice in found if choice is not None), None)
@@ -177,7 +179,8 @@ class OpSet:
     def rows(self) -> list[OpRow]:
         """The table: what was built, in the order in which it was first needed."""
         of_classes = [choice.row for choice in self._choices.values()]
-        return of_classes + [function.row for function in self._functions.values()]
+        of_functions = [function.row for function in self._functions.values()]
+        return of_classes + [row for row in of_functions if row.built]
 
     def loose_ends(self) -> Iterator[str]:
         """A line for each name and each override that nothing came of, once the model is built."""
@@ -208,9 +211,11 @@ class OpSet:
             if isinstance(layer, CustomOp) and type(layer) in late:
                 layer._method = late[type(layer)]
         patched = ATTENTION_AS_WRITTEN.replaced()
+        if patched is None:
+            return
         for key, function in self._functions.items():
-            if patched and isinstance(key, tuple) and function.row.op not in self.preferred:
-                _let_go(function, describe_patch(patched))
+            if isinstance(key, tuple) and function.row.op not in self.preferred:
+                _let_go(function, *self._names_of(key[1]), describe_patch(patched))
 
     # -- choosing ---------------------------------------------------------------------------------
 
@@ -367,12 +372,13 @@ class OpSet:
         return f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
 
 
-def _let_go(function: OpFunction, why: str) -> None:
-    """Have the layers compute it by themselves."""
+def _let_go(function: OpFunction, backend: str, owner: str, why: str) -> None:
+    """Have the layers' own backend compute it."""
     if function.provided is not None:
-        logger.info("plain path for %s because %s", function.row.op, why)
+        row = function.row
+        logger.info("plain path for %s because %s", row.op, why)
         function.provided = None
-        function.row.implementation, function.row.owner, function.row.reason = TORCH, NOBODY, why
+        row.implementation, row.owner, row.reason = backend, owner, why
 
 
 def _is_of(claim: Claim, op: str) -> bool:

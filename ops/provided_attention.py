@@ -30,6 +30,11 @@ class AttentionOps:
     decode: OpFunction
     prefill: OpFunction
 
+    def give_up(self) -> None:
+        """A layer computes by another backend instead."""
+        for each in (self.write, self.decode, self.prefill):
+            each.row.built -= 1
+
     def note_call(self, metadata: AttentionMetadata) -> None:
         """Count what a layer computes in a step."""
         self.write.row.calls += 1
@@ -111,7 +116,7 @@ class _Provided(PagedAttentionImpl):
                 self.logits_soft_cap,
             )
             if answer is not NotImplemented:
-                return answer.view(count, -1)
+                return answer.reshape(count, -1)
         return super()._decode(query, key, value, metadata)
 
     def _prefill(
@@ -137,7 +142,7 @@ class _Provided(PagedAttentionImpl):
                 self.logits_soft_cap,
             )
             if answer is not NotImplemented:
-                output.copy_(answer.view(output.shape))
+                output.copy_(answer.reshape(output.shape))
                 return
         super()._prefill(query, key, value, output, index, metadata)
 

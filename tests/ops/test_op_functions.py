@@ -258,6 +258,20 @@ def test_no_provider_passes_over_a_patch_of_attention(
     assert calls and not provided.seen
     (row,) = (row for row in ops.rows() if row.op == "paged_attention_decode")
     assert "no plugin's overrides PagedAttentionImpl._decode" in row.reason
+    assert (row.implementation, row.owner) == ("paged", "hookserve")
+
+
+@pytest.mark.parametrize("op", ["paged_attention_decode", "paged_attention_prefill"])
+def test_what_is_attended_to_may_lie_in_any_order_of_memory(op: str) -> None:
+    expected = run(attention(None))
+
+    def by_head(*given: Any) -> torch.Tensor:
+        answer: torch.Tensor = REFERENCES[op](*given)
+        return answer.transpose(0, 1).contiguous().transpose(0, 1)
+
+    ops = make_op_set({ME: [OpProvider(op, "mine", by_head)]})
+    torch.testing.assert_close(run(attention(ops)), expected)
+    assert table(ops)[op][:2] == ("mine", ME)
 
 
 # -- the choice ------------------------------------------------------------------------------------
