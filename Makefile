@@ -6,7 +6,7 @@ ARGS ?=
 FOLDERS := hookspecs ops engine server plugins_builtin
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test check lint fast parity mutants bench
+.PHONY: help serve test check lint fast parity mutants bench clients schemathesis
 help:
 	@echo "make serve [ARGS='MODEL --port 8000']  install into $(VENV) and run the server"
 	@echo "make test                             what CI runs: build the wheel, test that wheel"
@@ -14,6 +14,8 @@ help:
 	@echo "make lint                             ruff, mypy, import-linter"
 	@echo "make parity                           tokens and logits against transformers (minutes)"
 	@echo "make mutants                          named breakages, each of which must turn a test red"
+	@echo "make clients                          real client packages, each in an environment of its own"
+	@echo "make schemathesis                     three minutes of made-up requests to every route"
 	@echo "make bench                            the load generator against a server started for it"
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -53,3 +55,9 @@ mutants: $(VENV)/.develop
 
 bench: $(VENV)/.develop
 	$(VENV)/bin/python bench/compare.py $(ARGS)
+
+clients: $(VENV)/.develop
+	PYTHONSAFEPATH=1 $(VENV)/bin/python tests/clients/run.py $(ARGS)
+
+schemathesis: $(VENV)/.develop
+	PYTHONSAFEPATH=1 $(VENV)/bin/python tests/clients/run.py schemathesis $(ARGS)

@@ -194,7 +194,7 @@ class ToolCallPart(Shape):
 
 class ChatDelta(Shape):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from hookserve.hookspecs import Endpoint, hookimpl
 from hookserve.server.openapi_operations import OPERATIONS
 from hookserve.server.wire_json import UNUSED_FIELDS
+from openapi_check import check_events, check_reply
 from scripted_engine import say
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -137,6 +138,30 @@ def test_the_schemas_say_of_a_body_what_the_server_does(serve_script: Any) -> No
                 assert Draft202012Validator(schema).is_valid(body) is accepted, (path, body)
                 reply = await served.http.post(path, json=body)
                 assert reply.status_code == (200 if accepted else 400), (path, body, reply.text)
+
+    asyncio.run(run())
+
+
+THOUGHT = "<think>Hm.</think>It is "
+CALL = '<tool_call>{"name": "paint", "arguments": {"red": 1}}</tool_call>'
+
+
+def test_calls_and_reasoning_are_as_the_document_says(serve_script: Any) -> None:
+    tool = {"type": "function", "function": {"name": "paint"}}
+    asked = {"messages": [MESSAGE], "tools": [tool]}
+    how = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    settings = {"enable_auto_tool_choice": True}
+
+    async def run() -> None:
+        async with serve_script(say(THOUGHT + CALL, "stop"), settings=settings, **how) as served:
+            document = (await served.http.get("/openapi.json")).json()
+            reply = await served.http.post(CHAT, json=asked)
+            message = reply.json()["choices"][0]["message"]
+            assert message["reasoning_content"] == "Hm."
+            assert message["tool_calls"][0]["function"]["name"] == "paint"
+            check_reply(document, CHAT, 200, reply.json())
+            reply = await served.http.post(CHAT, json={**asked, "stream": True})
+            assert check_events(document, CHAT, reply.text) > 3
 
     asyncio.run(run())
 
