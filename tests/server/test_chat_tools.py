@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -402,10 +403,23 @@ class Shouting(ToolParser):
         return ExtractedToolCallInformation(is_call, calls, None if is_call else model_output)
 
 
+class Slow(Shouting):
+    is_over = threading.Event()
+
+    def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
+        self.is_over.wait(20)
+        return super().extract_tool_calls(model_output, request)
+
+
 class Parsing:
     @hookimpl
     def tool_parser(self) -> list[Named]:
-        return [Named("shouting", Shouting), Named("half", ToolParser), Named("none", int)]
+        return [
+            Named("shouting", Shouting),
+            Named("slow", Slow),
+            Named("half", ToolParser),
+            Named("none", int),
+        ]
 
 
 SHOUTING: Mapping[str, Any] = MappingProxyType(
@@ -441,6 +455,22 @@ def test_a_parser_that_fails_fails_its_request_under_its_plugins_name(serve_scri
         assert '"error"' in events
         assert "[DONE]" not in events
         assert other.status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_parser_that_takes_long_holds_up_its_own_request_alone(serve_script: Any) -> None:
+    async def run() -> None:
+        options = {**SHOUTING, "tool_call_parser": "slow", "hooks": {"front_hook_timeout_s": 0.3}}
+        async with serve_script(say("A"), **options) as served:
+            body = {"messages": [USER], "tools": TOOLS}
+            slow = asyncio.create_task(served.http.post(PATH, json=body))
+            other = await served.http.post(PATH, json={"messages": [USER]})
+            assert (other.status_code, slow.done()) == (200, False)
+            reply = await slow
+            Slow.is_over.set()
+        assert reply.status_code == 500
+        assert "object:Parsing" in reply.json()["error"]["message"]
 
     asyncio.run(run())
 
