@@ -13,6 +13,7 @@ import msgspec
 
 from hookserve.hookspecs.grammar_types import GrammarSpec
 
+from .json_schemas import map_schemas
 from .sampling_rules import SamplingParamsError
 
 MAX_SPEC_BYTES = 128 * 2**10
@@ -151,7 +152,7 @@ class StructuredOutputsParams(
                 raise SamplingParamsError(self.path, schema, "the text of a JSON schema") from None
         if not isinstance(schema, dict):
             raise SamplingParamsError(self.path, schema, "a JSON schema (an object)")
-        if _is_deeper(schema, MAX_DEPTH):
+        if is_deeper(schema, MAX_DEPTH):
             raise SamplingParamsError(self.path, schema, f"a schema of {MAX_DEPTH} levels at most")
         if not additional_properties:
             schema = close_objects(schema)
@@ -166,33 +167,21 @@ def _path(name: str) -> str:
     return f"structured_outputs.{name}"
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether objects and lists lie in one another more than so many levels deep."""
     if isinstance(value, dict):
-        return levels == 0 or any(_is_deeper(each, levels - 1) for each in value.values())
+        return levels == 0 or any(is_deeper(each, levels - 1) for each in value.values())
     if isinstance(value, list | tuple):
-        return levels == 0 or any(_is_deeper(each, levels - 1) for each in value)
+        return levels == 0 or any(is_deeper(each, levels - 1) for each in value)
     return False
-
-
-_SCHEMAS = ("items", "not", "if", "then", "else", "contains", "propertyNames", "additionalItems")
-"""Keywords that hold a schema; ``items`` may hold a list of them."""
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def close_objects(schema: Any) -> Any:
     """A copy of a JSON schema in which an object that lists properties has no others, unless it
-    says so. Values of ``enum``, ``const`` and the like are no schemas, and stay."""
+    says so."""
     if not isinstance(schema, dict):
         return schema
-    closed = dict(schema)
-    for keyword, value in schema.items():
-        if keyword in _LISTS and isinstance(value, list):
-            closed[keyword] = [close_objects(each) for each in value]
-        elif keyword in _SCHEMAS or keyword == "additionalProperties":
-            closed[keyword] = close_objects(value)
-        elif keyword in _NAMED and isinstance(value, dict):
-            closed[keyword] = {name: close_objects(each) for name, each in value.items()}
+    closed = map_schemas(schema, close_objects)
     if "properties" in schema or "patternProperties" in schema:
         closed.setdefault("additionalProperties", False)
     return closed

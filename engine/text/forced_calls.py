@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookserve.engine.structured_outputs import StructuredOutputsParams
+from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.structured_outputs import MAX_DEPTH, StructuredOutputsParams, is_deeper
 
 from .json_end import JsonEnd
 from .tool_calls import DeltaMessage, DeltaToolCall, Tool, make_call_id
@@ -23,7 +24,6 @@ MAX_CALLS = 16
 _BETWEEN = re.compile(r"[\s,\[\]}]*")
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 """A function without parameters takes none."""
-_NO_SCHEMA = ("enum", "const", "default", "examples")
 _ITEM = re.compile(r'\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*')
 
 
@@ -35,9 +35,18 @@ def form_of(
     Args:
         named: the one function that must be called; ``None``: any of them.
         parallel: whether there may be several calls.
+
+    Raises:
+        InvalidRequestError: parameters that are too deep.
     """
     wanted = [tool for tool in tools if named in (None, tool.function.name)]
     schemas = [tool.function.parameters or _NOTHING for tool in wanted]
+    for tool, schema in zip(wanted, schemas, strict=True):
+        if is_deeper(schema, MAX_DEPTH):
+            raise InvalidRequestError(
+                f"tools: the parameters of {tool.function.name} have more than {MAX_DEPTH} levels",
+                param="tools",
+            )
     is_strict = all(tool.function.strict for tool in wanted)
     if named is not None:
         schema = schemas[0]
@@ -68,13 +77,9 @@ def _item(name: str, reference: str) -> dict[str, Any]:
 def _moved(schema: Any, place: str) -> Any:
     """A copy of a schema whose references to parts of itself still work when it stands at
     ``place`` of another."""
-    if isinstance(schema, list):
-        return [_moved(each, place) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {
-        key: value if key in _NO_SCHEMA else _moved(value, place) for key, value in schema.items()
-    }
+    moved = map_schemas(schema, lambda each: _moved(each, place))
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
         moved["$ref"] = place + reference[1:]

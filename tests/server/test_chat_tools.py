@@ -350,9 +350,19 @@ def with_tool(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function}], "tool_choice": "none"}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    function = {"name": "f", "parameters": schema}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
+        (nested(32), "tools"),
+        (nested(200), "tools"),
         ({"tools": TOOLS}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "auto"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
