@@ -1,8 +1,8 @@
 """What the attention kernels share: one tile of positions, folded into the softmax of some rows.
 
-A tile's keys and values are read through a sequence's block table, at any block size. Memory that no
-row of a program sees is not read. What one of them sees is to be finite: for the others its values
-count 0 times. Which rows and which tiles a program has is the business of
+A tile's keys and values are read through a sequence's block table, at any block size. Memory that
+no row of a program sees is not read. What one of them sees is to be finite: for the others its
+values count 0 times. Which rows and which tiles a program has is the business of
 ``paged_attention_decode`` and ``paged_attention_prefill``.
 
 The softmax is kept as it is summed up (Milakov and Gimelshein, 2018): of each row the highest score
