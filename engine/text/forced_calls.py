@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.json_schemas import map_schemas
 from hookserve.engine.structured_outputs import MAX_DEPTH, StructuredOutputsParams, is_deeper
 
 from .json_end import JsonEnd

@@ -165,7 +165,9 @@ def test_references_in_a_schema_are_still_its_own_beside_others() -> None:
             "left": {"$ref": "#"},
             "item": {"$ref": "#/$defs/item"},
             "$ref": {"const": {"$ref": "#"}},
+            "default": {"$ref": "#/$defs/item"},
         },
+        "default": {"$ref": "#"},
         "$defs": {"item": {"enum": ["#"]}},
     }
     tools = [
@@ -178,6 +180,8 @@ def test_references_in_a_schema_are_still_its_own_beside_others() -> None:
     assert moved["properties"]["left"] == {"$ref": "#/$defs/0"}
     assert moved["properties"]["item"] == {"$ref": "#/$defs/0/$defs/item"}
     assert moved["properties"]["$ref"] == {"const": {"$ref": "#"}}
+    assert moved["properties"]["default"] == moved["properties"]["item"], "a name is no keyword"
+    assert moved["default"] == {"$ref": "#"}
     assert (form.json["minItems"], form.json["maxItems"]) == (1, MAX_CALLS)
     assert (form.lenient, form.disable_any_whitespace) == (False, True)
     assert form_of(tools, "f").json == tree
