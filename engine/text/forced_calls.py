@@ -75,15 +75,23 @@ def _item(name: str, reference: str) -> dict[str, Any]:
     }
 
 
-def _moved(schema: Any, place: str) -> Any:
-    """A copy of a schema whose references to parts of itself still work when it stands at
+def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
+    """A copy of a whole schema whose references to parts of itself still work when it stands at
     ``place`` of another."""
-    if not isinstance(schema, dict):
-        return schema
-    moved = map_schemas(schema, lambda each: _moved(each, place))
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = place + reference[1:]
+    own = schema.get("$id")
+    prefixes = ("#", f"{own.removesuffix('#')}#") if isinstance(own, str) else ("#",)
+
+    def move(part: Any) -> Any:
+        if not isinstance(part, dict) or (part is not schema and "$id" in part):
+            return part  # references within a part that has its own id are to that part
+        moved = map_schemas(part, move)
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith(prefixes):
+            moved["$ref"] = f"{place}{reference.partition('#')[2]}"
+        return moved
+
+    moved: dict[str, Any] = move(schema)
+    moved.pop("$id", None)  # the whole has none, and no reference says it any more
     return moved
 
 

@@ -188,6 +188,22 @@ def test_references_in_a_schema_are_still_its_own_beside_others() -> None:
     assert form_of([*tools, Tool("function", FunctionDefinition("h"))], None).lenient
 
 
+def test_a_schema_with_an_id_refers_to_itself_by_it_or_without_it() -> None:
+    own = "https://schemas.example/pair"
+    inner = {"$id": "inner", "$defs": {"x": {"const": 1}}, "$ref": "#/$defs/x"}
+    pair = {
+        "$id": own,
+        "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": f"{own}#/$defs/x"}, "c": inner},
+        "$defs": {"x": {"const": 2}},
+    }
+    form = form_of([Tool("function", FunctionDefinition("f", parameters=pair))], None)
+    assert isinstance(form.json, dict)
+    moved = form.json["$defs"]["0"]
+    here = {"$ref": "#/$defs/0/$defs/x"}
+    assert moved["properties"] == {"a": here, "b": here, "c": inner}
+    assert "$id" not in moved
+
+
 @pytest.mark.parametrize(
     ("text", "end"),
     [('{"a":"}\\""}x', 11), ("[[1],{}]", 8), ('{"a":[', None), ('{"a\\', None), ('"a"', "bad")],
