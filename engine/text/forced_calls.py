@@ -86,7 +86,7 @@ def _moved(schema: dict[str, Any], place: str) -> dict[str, Any]:
             return part  # references within a part that has its own id are to that part
         moved = map_schemas(part, move)
         reference = part.get("$ref")
-        if isinstance(reference, str) and reference.startswith(prefixes):
+        if isinstance(reference, str) and (reference == own or reference.startswith(prefixes)):
             moved["$ref"] = f"{place}{reference.partition('#')[2]}"
         return moved
 

@@ -44,6 +44,8 @@ class ReplySplitter:
         self._shows_reasoning = shows_reasoning
         self._max_calls = max_calls
         self._token_ids: list[int] = []
+        self._is_content = reasoning is None
+        """There is no more reasoning."""
 
     def push(self, text: str, token_ids: Sequence[int], is_last: bool) -> DeltaMessage:
         """What the text adds. After the last one there is none.
@@ -56,8 +58,9 @@ class ReplySplitter:
             message = self._reasoning.push(text, token_ids)
             if is_last:
                 message.add(self._reasoning.end())
-            self._count(token_ids, is_over=is_last or bool(message.content))
-        if self._calls is not None and (message.content or is_last):
+            self._is_content = self._is_content or bool(message.content)
+            self._count(token_ids, is_over=is_last or self._is_content)
+        if self._calls is not None and (self._is_content or is_last):
             found = self._calls.push(message.content or "", token_ids)
             if is_last:
                 found.add(self._calls.end())

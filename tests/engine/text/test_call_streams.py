@@ -194,6 +194,7 @@ def test_a_schema_with_an_id_refers_to_itself_by_it_or_without_it() -> None:
     pair = {
         "$id": own,
         "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": f"{own}#/$defs/x"}, "c": inner},
+        "items": {"$ref": own},
         "$defs": {"x": {"const": 2}},
     }
     form = form_of([Tool("function", FunctionDefinition("f", parameters=pair))], None)
@@ -201,6 +202,7 @@ def test_a_schema_with_an_id_refers_to_itself_by_it_or_without_it() -> None:
     moved = form.json["$defs"]["0"]
     here = {"$ref": "#/$defs/0/$defs/x"}
     assert moved["properties"] == {"a": here, "b": here, "c": inner}
+    assert moved["items"] == {"$ref": "#/$defs/0"}
     assert "$id" not in moved
 
 
@@ -282,3 +284,22 @@ def test_the_splitter_looks_for_calls_behind_the_reasoning_alone() -> None:
         message, splitter = split(pieces, shows_reasoning=False, max_calls=1)
         assert (message.reasoning, splitter.num_calls) == (None, 1)
     assert split(list(text))[1].num_reasoning_tokens == text.index("so") + 1
+
+
+def test_a_parser_sees_tokens_whose_text_comes_later() -> None:
+    class Watching(Streaming):
+        def extract_tool_calls_streaming(self, *args: Any) -> DeltaMessage | None:
+            seen.append((args[2], args[5]))
+            return None
+
+    steps = [("", [1]), ("a", [2]), ("", [3]), ("", [4])]
+    for begin in (None, "<think>x</think>b"):
+        seen: list[tuple[str, list[int]]] = []
+        reasoning = open_reasoning(MarkedReasoningParser(None), ParserRequest())  # type: ignore[arg-type]
+        splitter = ReplySplitter(reasoning if begin else None, make(Watching))
+        if begin is not None:
+            splitter.push("<think>y", [0], False)
+            splitter.push(begin.removeprefix("<think>"), [0], False)
+        for at, (text, token_ids) in enumerate(steps):
+            splitter.push(text, token_ids, at == len(steps) - 1)
+        assert seen == ([("b", [0])] if begin else []) + steps
