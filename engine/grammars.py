@@ -53,7 +53,7 @@ class _Followed:
         params = message.params
         self.end_ids = [] if params.ignore_eos else list(params.eos_token_ids)
         self.begins_behind = params.form_begins_behind
-        """Whatever comes before this token is free; ``None``: it has come."""
+        """Whatever comes before this token is free, but for an end; ``None``: it has come."""
         self.num_known = len(message.prompt_token_ids)
         """Tokens of prompt and output."""
         self.failure: GrammarFailure | None = None
@@ -67,6 +67,8 @@ class _Followed:
         """
         if self.begins_behind is not None:
             mask[:] = -1
+            for token_id in self.end_ids:  # a text that ended here would not have its form
+                mask.view(np.uint32)[token_id // 32] &= ~np.uint32(1 << token_id % 32)
             return
         started = time.perf_counter()
         try:

@@ -113,6 +113,18 @@ def test_a_form_begins_behind_the_thoughts(llm: LLM) -> None:
     assert answer.finish_reason == "length"
 
 
+def test_a_text_without_its_form_does_not_end(llm: LLM) -> None:
+    """The model would end at once, and stop thinking as its second choice."""
+    end = llm.get_tokenizer().eos_token_id
+    assert end is not None
+    params = SamplingParams(temperature=0, max_tokens=60, logit_bias={end: 100, PAD: 50})
+    (output,) = llm.chat([USER], params, tools=TOOLS, tool_choice=NAMED, use_tqdm=False)
+    (answer,) = output.outputs
+    assert answer.token_ids[0] == PAD
+    (call,) = answer.tool_calls or ()
+    assert json.loads(call.function.arguments).keys() == SCHEMA["properties"].keys()
+
+
 def test_text_is_taken_apart_and_stays_whole(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     (output,) = llm.chat([USER], params, use_tqdm=False)
