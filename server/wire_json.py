@@ -36,6 +36,9 @@ _RAW_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder
 )
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+_ENUM = re.compile(r"Invalid enum value ")
+_STEP = re.compile(r"[^.\[\]]+")
+_OWN_PATH = re.compile(r"(?P<path>[\w.\[\]]+): ")
 _NO_INT = re.compile(r"Expected `int[^`]*`, got `float`")
 _MAX_WHOLE = 2**53
 """Up to here every whole number is a float as well."""
@@ -72,7 +75,7 @@ class RequestDecoder:
         except RecursionError:
             raise bad_request("the body is nested too deeply", code="invalid_json") from None
         except msgspec.ValidationError as error:
-            raise _invalid_field(str(error), body) from None
+            raise _invalid_field(str(error), body, self.struct) from None
         except msgspec.DecodeError as error:
             raise bad_request(
                 f"the body is not valid JSON: {cut(str(error))}", code="invalid_json"
@@ -145,7 +148,7 @@ def _same(value: Any, other: Any) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
-def _invalid_field(message: str, body: bytes) -> ApiError:
+def _invalid_field(message: str, body: bytes, struct: type[msgspec.Struct]) -> ApiError:
     match = _PATH.search(message)
     if match is None:
         return bad_request(cut(message), code="invalid_type")
@@ -157,8 +160,32 @@ def _invalid_field(message: str, body: bytes) -> ApiError:
         if "missing" in field[0]:
             return bad_request(f"{path}: it is required", param=path, code="missing_field")
         return bad_request(f"{path}: unknown field", param=path, code="unknown_field")
+    own = _OWN_PATH.match(reason)
+    if own is not None and own["path"].startswith(path):  # the type's own check, which knows more
+        return bad_request(cut(reason), param=own["path"], code="invalid_value")
+    if _ENUM.match(reason):  # it repeats all of the client's value, and does not say which are known
+        reason = f"expected one of {', '.join(map(repr, _known_values(struct, path)))}"
     given = _value_at(body, path)
     return bad_request(f"{path}: {reason}{given}", param=path, code="invalid_value")
+
+
+def _known_values(struct: type[msgspec.Struct], path: str) -> list[Any]:
+    """Of the enumerations at msgspec's path."""
+    from msgspec import inspect
+
+    def each(kind: inspect.Type) -> list[inspect.Type]:
+        return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
+
+    kinds = [inspect.type_info(struct)]
+    for step in _STEP.findall(path):
+        inner: list[inspect.Type] = []
+        for kind in kinds:
+            if isinstance(kind, inspect.StructType):
+                inner += [field.type for field in kind.fields if field.encode_name == step]
+            elif isinstance(kind, inspect.ListType):
+                inner.append(kind.item_type)
+        kinds = [one for kind in inner for one in each(kind)]
+    return [v for kind in kinds if isinstance(kind, inspect.LiteralType) for v in kind.values]
 
 
 def _value_at(body: bytes, path: str) -> str:
@@ -167,7 +194,7 @@ def _value_at(body: bytes, path: str) -> str:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""  # a number beyond every type, or a part of the body that nobody wants
-    for step in re.findall(r"[^.\[\]]+", path):
+    for step in _STEP.findall(path):
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, ValueError, TypeError):

@@ -16,7 +16,7 @@ import msgspec
 from hookserve.engine.structured_outputs import StructuredOutputsParams
 
 FunctionName = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.-]+$")
+    str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.-]+\Z")
 ]
 
 

@@ -205,9 +205,14 @@ def test_a_body_that_is_no_object_is_a_400(serve_script: Any, content: bytes) ->
     error_of(reply)
 
 
-def test_a_long_value_is_cut(serve_script: Any) -> None:
-    reply = post(serve_script, json.dumps({"prompt": "a", "x" * 5000: 1}).encode())
-    assert reply.status_code == 400
+@pytest.mark.parametrize(
+    "fields",
+    [{"x" * 5000: 1}, {"truncation_side": "x" * 5000}, {"model": "x" * 5000}, {"seed": "x" * 5000}],
+    ids=["name", "enumeration", "model", "number"],
+)
+def test_a_long_value_is_cut(serve_script: Any, fields: dict[str, Any]) -> None:
+    reply = post(serve_script, json.dumps({"prompt": "a", **fields}).encode())
+    assert reply.status_code in (400, 404)
     assert len(error_of(reply)["message"]) < 300
 
 

@@ -373,6 +373,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"tools": [{"type": "shell"}], "tool_choice": "none"}, "tools[0].type"),
         (with_tool(), "tools[0].function.name"),
         (with_tool(name="a b"), "tools[0].function.name"),
+        (with_tool(name="a\n"), "tools[0].function.name"),
         (with_tool(name="a" * 129), "tools[0].function.name"),
         (with_tool(name="a", parameters="x"), "tools[0].function.parameters"),
         ({"tools": TOOLS * 300, "tool_choice": "none"}, "tools"),

@@ -90,6 +90,8 @@ RF = "response_format"
         ({SO: {"regex": "a", "choice": ["a"]}}, SO, "'regex and choice' is not exactly one"),
         ({SO: {"regx": "a"}}, f"{SO}.regx", "unknown field"),
         ({SO: {"structural_tag": "{}"}}, f"{SO}.structural_tag", "unknown field"),
+        ({SO: {"regex": ""}}, f"{SO}.regex", "'' is not a text that is not empty"),
+        ({SO: {"choice": [""]}}, f"{SO}.choice", "a list of texts, at least one"),
         ({SO: {"regex": 5}}, f"{SO}.regex", "Expected `str | null`, got `int` (given: 5)"),
         ({SO: {"regex": "(["}}, f"{SO}.regex", "unclosed character class"),
         ({SO: {"grammar": "root ::= root"}}, f"{SO}.grammar", "no text can match it"),
@@ -112,7 +114,8 @@ RF = "response_format"
          "unclosed character class"),
         ({RF: schema_format({"enum": list(range(30_000))})}, f"{RF}.json_schema.schema", "at most"),
         ({RF: schema_format({"const": "x" * 2**18})}, f"{RF}.json_schema.schema", "at most"),
-        ({RF: {"type": "structural_tag"}}, f"{RF}.type", "Invalid enum value"),
+        ({RF: {"type": "structural_tag"}}, f"{RF}.type", 
+         "expected one of 'json_object', 'json_schema', 'text' (given: structural_tag)"),
         ({RF: "json"}, RF, "Expected"),
     ],
 )  # fmt: skip
