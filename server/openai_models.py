@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from . import limits, prompt_encoder, sampling, wire_common
+from hookserve.engine import structured_outputs
+
+from . import limits, prompt_encoder, sampling, wire_common, wire_tools
 from .openai_request import serving_of
 from .serving import Serving
 
@@ -80,6 +82,12 @@ def _limits(serving: Serving) -> dict[str, int]:
         "vllm_xargs_bytes": wire_common.MAX_XARGS_BYTES,
         "repeated_bytes": sampling.MAX_REPEATED_BYTES,
         "chat_template_kwargs": wire_common.MAX_TEMPLATE_OPTIONS,
+        "tools": wire_tools.MAX_TOOLS,
+        "tool_calls": wire_tools.MAX_CALLS,
+        "form_bytes": structured_outputs.MAX_SPEC_BYTES,
+        "schema_levels": structured_outputs.MAX_DEPTH,
+        "form_choices": structured_outputs.MAX_CHOICES,
+        "regex_bytes": structured_outputs.MAX_REGEX_BYTES,
     }
 
 

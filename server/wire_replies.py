@@ -13,7 +13,8 @@ from msgspec import UNSET, UnsetType
 
 from hookserve.hookspecs.report import OpReport, PluginReport
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+"""The last is a plugin's."""
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -14,8 +14,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 
 from hookserve.hookspecs import Endpoint, hookimpl
+from hookserve.hookspecs.request_calls import FINISH_REASONS
 from hookserve.server.openapi_operations import OPERATIONS
 from hookserve.server.wire_json import UNUSED_FIELDS
+from hookserve.server.wire_replies import FinishReason
 from openapi_check import check_events, check_reply
 from scripted_engine import say
 
@@ -43,6 +45,10 @@ def parts(value: Any) -> Iterator[dict[str, Any]]:
     for each in value.values() if isinstance(value, dict) else value:
         if isinstance(each, dict | list):
             yield from parts(each)
+
+
+def test_every_end_of_a_text_is_in_the_document() -> None:
+    assert set(get_args(FinishReason)) == {*FINISH_REASONS, "tool_calls"}
 
 
 def test_the_document_is_whole(read: Any) -> None:
