@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from .held_end import num_held
 from .tool_calls import (
     DeltaMessage,
     DeltaToolCall,
@@ -46,17 +47,6 @@ def generic_calls(parser: ToolParser, request: ParserRequest) -> CallStream:
     if isinstance(parser, MarkedToolParser):
         return MarkedCalls(parser, request)
     return WholeCalls(parser, request)
-
-
-def num_held(text: str, markers: Sequence[str]) -> int:
-    """Length of the longest end of the text that is the beginning of a marker."""
-    longest = 0
-    for marker in markers:
-        for length in range(min(len(marker) - 1, len(text)), longest, -1):
-            if text.endswith(marker[:length]):
-                longest = length
-                break
-    return longest
 
 
 def first_marker(text: str, markers: Sequence[str], start: int = 0) -> int:

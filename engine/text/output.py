@@ -15,6 +15,7 @@ from hookserve.engine.messages import TokenLogprobs
 from hookserve.engine.sampling_params import SamplingParams
 
 from .detokenizer import IncrementalDetokenizer
+from .held_end import num_held
 from .tokenizer import Tokenizer
 
 
@@ -156,9 +157,9 @@ class OutputProcessor:
         if found is not None:
             start, stop = found
             return text[: start + len(stop) if self._include_stop else start], stop
-        num_held = self._num_held(text)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held], None
+        num_certain = len(text) - num_held(text, self._stop)
+        self._held = text[num_certain:]
+        return text[:num_certain], None
 
     def _first_stop(self, text: str, num_known: int) -> tuple[int, str] | None:
         """Where the stop string that is complete first, beyond the first ``num_known`` characters,
@@ -174,13 +175,3 @@ class OutputProcessor:
                 if best is None or candidate < best:
                     best = candidate
         return None if best is None else (best[1], best[2])
-
-    def _num_held(self, text: str) -> int:
-        """Length of the longest end of the text that is the beginning of a stop string."""
-        longest = 0
-        for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .call_streams import CallStream, num_held
+from .call_streams import CallStream
+from .held_end import num_held
 from .reasoning_parser import MarkedReasoningParser, ReasoningParser
 from .tool_calls import DeltaMessage, ParserRequest
 
