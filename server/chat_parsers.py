@@ -21,6 +21,8 @@ from hookserve.hookspecs.plugin_threads import PluginThreads
 from .settings import ServerSettings
 
 T = TypeVar("T")
+MAX_CHARS_ON_LOOP = 4096
+"""Of a text that is read at once: the time for a longer one would be missing to open streams."""
 
 
 class ChatParsers:
@@ -76,12 +78,16 @@ class ChatParsers:
     async def open(self, request: ParserRequest, prompt_token_ids: list[int]) -> ReplyForm:
         """Raises as ``ReplyParsers.open``."""
         parsers = self._parsers
-        return await self._run(self._is_builtin, lambda: parsers.open(request, prompt_token_ids))
+        return await self._run(
+            lambda: parsers.open(request, prompt_token_ids),
+            is_builtin=self._is_builtin,
+            is_long=bool(request.tools),  # there may be thousands of schemas in them
+        )
 
     async def splitters(self, form: ReplyForm, count: int) -> list[ReplySplitter]:
         """One for each choice. Raises ``PluginError``."""
         return await self._run(
-            not form.runs_plugins, lambda: [form.splitter() for _ in range(count)]
+            lambda: [form.splitter() for _ in range(count)], is_builtin=not form.runs_plugins
         )
 
     async def push(
@@ -93,17 +99,22 @@ class ChatParsers:
         is_last: bool,
     ) -> DeltaMessage:
         """``ReplySplitter.push``. Raises ``PluginError``."""
-        if not form.runs_plugins:
-            return splitter.push(text, token_ids, is_last)
-        return await self._run(False, lambda: splitter.push(text, token_ids, is_last))
+        return await self._run(
+            lambda: splitter.push(text, token_ids, is_last),
+            is_builtin=not form.runs_plugins,
+            is_long=len(text) > MAX_CHARS_ON_LOOP,
+        )
 
-    async def _run(self, at_once: bool, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T], *, is_builtin: bool, is_long: bool = False) -> T:
         """
+        Args:
+            is_long: not for the event loop, whoever's code it is.
+
         Raises:
             PluginError: a parser failed, or took too long.
         """
-        if at_once:
-            return work()
+        if is_builtin:
+            return await asyncio.to_thread(work) if is_long else work()
         call = None
         try:
             async with asyncio.timeout(self._budget_s):

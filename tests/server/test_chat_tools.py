@@ -16,6 +16,8 @@ from hookserve.engine.messages import EngineCoreOutput
 from hookserve.engine.text.tool_calls import ExtractedToolCallInformation
 from hookserve.engine.text.tool_parser import ToolParser
 from hookserve.hookspecs import Named, RequiredPluginError, UnknownNameError, hookimpl
+from hookserve.plugins_builtin.hermes_tool_parser import HermesToolParser
+from hookserve.server import chat_parsers
 from scripted_engine import say
 
 PATH = "/v1/chat/completions"
@@ -161,6 +163,24 @@ def test_every_choice_is_parsed_by_itself(serve_script: Any) -> None:
         assert events.count('"finish_reason":"tool_calls"') == 2
 
     asyncio.run(run())
+
+
+def test_what_takes_long_is_read_beside_the_streams(serve_script: Any, monkeypatch: Any) -> None:
+    threads: dict[str, list[threading.Thread]] = {"adjust_request": [], "read_calls": []}
+    for name, seen in threads.items():
+        own = getattr(HermesToolParser, name)
+
+        def watched(*args: Any, own: Any = own, seen: Any = seen) -> Any:
+            seen.append(threading.current_thread())
+            return own(*args)
+
+        monkeypatch.setattr(HermesToolParser, name, watched)
+    monkeypatch.setattr(chat_parsers, "MAX_CHARS_ON_LOOP", 20)
+    ask_both(serve_script, ends(PARIS), {"tools": TOOLS}, **MAY_CHOOSE)
+    main = threading.current_thread()
+    assert threads["adjust_request"] and main not in threads["adjust_request"]
+    assert threads["read_calls"][0] is not main, "of the whole reply"
+    assert main in threads["read_calls"], "of the stream, a little at a time"
 
 
 def test_every_token_has_its_logprob_and_its_id_where_text_is_held_back(serve_script: Any) -> None:
