@@ -163,7 +163,7 @@ def _invalid_field(message: str, body: bytes, struct: type[msgspec.Struct]) -> A
     own = _OWN_PATH.match(reason)
     if own is not None and own["path"].startswith(path):  # the type's own check, which knows more
         return bad_request(cut(reason), param=own["path"], code="invalid_value")
-    if _ENUM.match(reason):  # it repeats all of the client's value, and does not say which are known
+    if _ENUM.match(reason):  # that has all of the client's value, and not the known ones
         reason = f"expected one of {', '.join(map(repr, _known_values(struct, path)))}"
     given = _value_at(body, path)
     return bad_request(f"{path}: {reason}{given}", param=path, code="invalid_value")

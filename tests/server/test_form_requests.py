@@ -114,7 +114,7 @@ RF = "response_format"
          "unclosed character class"),
         ({RF: schema_format({"enum": list(range(30_000))})}, f"{RF}.json_schema.schema", "at most"),
         ({RF: schema_format({"const": "x" * 2**18})}, f"{RF}.json_schema.schema", "at most"),
-        ({RF: {"type": "structural_tag"}}, f"{RF}.type", 
+        ({RF: {"type": "structural_tag"}}, f"{RF}.type",
          "expected one of 'json_object', 'json_schema', 'text' (given: structural_tag)"),
         ({RF: "json"}, RF, "Expected"),
     ],
