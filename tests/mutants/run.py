@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,10 @@ class Mutant:
 
     @property
     def module(self) -> str:
-        return "hookserve." + self.file.removesuffix(".py").replace("/", ".")
+        """Of another file than Python's its package."""
+        path = Path(self.file)
+        named = path.with_suffix("") if path.suffix == ".py" else path.parent
+        return "hookserve." + ".".join(named.parts)
 
     def apply(self, tree: Path) -> None:
         path = tree / self.file
@@ -64,6 +68,10 @@ class Mutant:
         line = text[: text.index(self.find)].count("\n") + 1
         line += len(self.find) - len(self.find.lstrip("\n"))
         found: list[str] = []
+        if not self.file.endswith(".py"):  # of C the head of a function is at a line's beginning
+            before = text[: text.index(self.find)]
+            heads = re.findall(r"^\w.*?\b(\w+)\(", before, re.MULTILINE)
+            return f"{self.file}::{heads[-1]}" if heads else None
 
         def visit(node: ast.AST, names: list[str]) -> None:
             for child in ast.iter_child_nodes(node):
