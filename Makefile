@@ -57,7 +57,7 @@ bench: $(VENV)/.develop
 	$(VENV)/bin/python bench/compare.py $(ARGS)
 
 clients: $(VENV)/.develop
-	PYTHONSAFEPATH=1 $(VENV)/bin/python tests/clients/run.py $(ARGS)
+	PYTHONPATH=tests/support $(VENV)/bin/python -P tests/clients/run.py $(ARGS)
 
 schemathesis: $(VENV)/.develop
-	PYTHONSAFEPATH=1 $(VENV)/bin/python tests/clients/run.py schemathesis $(ARGS)
+	PYTHONPATH=tests/support $(VENV)/bin/python -P tests/clients/run.py schemathesis $(ARGS)

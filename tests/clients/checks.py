@@ -20,6 +20,8 @@ KEY = "any"
 class Server(NamedTuple):
     url: str
     model: str
+    tokenizer: str
+    """The folder of the model's tokenizer, for clients that want one; else empty."""
 
     @property
     def api(self) -> str:
@@ -41,6 +43,7 @@ def main(*packages: str) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("model")
+    parser.add_argument("tokenizer", nargs="?", default="")
     server = Server(**vars(parser.parse_args()))
     versions = {name: importlib.metadata.version(name) for name in packages}
     print(json.dumps({"versions": versions}), flush=True)

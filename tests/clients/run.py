@@ -2,7 +2,8 @@
 
 Each client of ``clients.toml`` gets an environment of its own, beside the checkout's others, and
 its script (``use_NAME.py``) runs there. What came of each check is a row of a table; one red row
-fails the run. ``schemathesis`` runs when it is named, and not otherwise: it takes its time.
+fails the run. ``schemathesis`` runs when it is named, and not otherwise: it takes its time. What
+the tests share must be importable (``PYTHONPATH=tests/support``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import hashlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,10 +21,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import RunningServer
+from tiny_llama import write_tiny_llama
+
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-clients"
 MODEL = "m"
-SERVER_ARGS = "--max-model-len 2048 --enable-auto-tool-choice --tool-call-parser hermes"
+SERVER_ARGS = (
+    "--served-model-name=m",
+    "--max-num-seqs=16",
+    "--dtype=float32",
+    # A small model would rather write blanks between the tokens of JSON than come to an end.
+    '--structured-outputs-config={"disable_any_whitespace": true}',
+    "--enable-auto-tool-choice",
+    "--tool-call-parser=hermes",
+)
+FUZZER = "schemathesis"
 TIMEOUT_S = 900.0
 FUZZ_CHECKS = (
     "not_a_server_error",
@@ -49,27 +61,36 @@ class Row(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="clients; without one all but schemathesis")
-    parser.add_argument("--server-args", default="", help="further words for `server run`")
+    parser.add_argument("--model", default="", help="for the clients of a real model")
     parser.add_argument("--fuzz-seconds", type=int, default=180)
     found = parser.parse_args()
     clients = {each["name"]: each for each in tomllib.loads(_read("clients.toml"))["client"]}
-    names = found.names or [name for name, each in clients.items() if not each.get("is_fuzzer")]
+    names = found.names or [name for name in clients if name != FUZZER]
     unknown = sorted(set(names) - set(clients))
     if unknown:
         parser.error(f"no client is called {unknown[0]}; there are {', '.join(clients)}")
     pythons = {name: environment_of(name, clients[name]["packages"]) for name in names}
-    sys.path.insert(0, str(HERE.parent / "support"))
-    from harness import RunningServer
-
     rows: list[Row] = []
-    words = shlex.split(f"{SERVER_ARGS} --served-model-name {MODEL} {found.server_args}")
+    with tempfile.TemporaryDirectory() as folder:
+        for is_tiny in (False, True):
+            chosen = [name for name in names if clients[name].get("tiny", False) is is_tiny]
+            if chosen:
+                model = str(write_tiny_llama(Path(folder, "tiny"))) if is_tiny else found.model
+                rows += meet(model, {name: pythons[name] for name in chosen}, found.fuzz_seconds)
+    return show(rows, clients)
+
+
+def meet(model: str, pythons: dict[str, Path], fuzz_seconds: int) -> list[Row]:
+    """What came of these clients' checks, at one server of this model."""
+    rows: list[Row] = []
+    words = [model, *SERVER_ARGS] if model else list(SERVER_ARGS)
     with RunningServer(words) as server:
         for name, python in pythons.items():
-            if clients[name].get("is_fuzzer"):
-                rows += fuzz(python, server.base_url, found.fuzz_seconds)
+            if name == FUZZER:
+                rows += fuzz(python, server.base_url, fuzz_seconds)
             else:
-                rows += use(name, python, server.base_url)
-    return show(rows, clients)
+                rows += use(name, python, server.base_url, model)
+    return rows
 
 
 def environment_of(name: str, packages: Sequence[str]) -> Path:
@@ -86,10 +107,10 @@ def environment_of(name: str, packages: Sequence[str]) -> Path:
     return python
 
 
-def use(name: str, python: Path, url: str) -> Iterator[Row]:
+def use(name: str, python: Path, url: str, folder: str) -> Iterator[Row]:
     """Run a client's script; one that says nothing, or ends with an error, is a row too."""
     script = HERE / f"use_{name}.py"
-    done = _run([str(python), str(script), url, MODEL])
+    done = _run([str(python), str(script), url, MODEL, folder])
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     checks = [each for each in found if "check" in each]
     for each in checks:
@@ -104,15 +125,17 @@ def fuzz(python: Path, url: str, seconds: int) -> Iterator[Row]:
     command += ["--continue-on-failure", f"--max-time={seconds}", "-c", ",".join(FUZZ_CHECKS)]
     done = _run(command)
     print(done.stdout)
-    yield Row("schemathesis", "the whole document", None if not done.returncode else "above", 0.0)
+    yield Row(FUZZER, "the whole document", None if not done.returncode else "above", 0.0)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    ours = ("PYTHONPATH", "PYTHONSAFEPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     with tempfile.TemporaryDirectory() as empty:
         return subprocess.run(
             command,
             cwd=empty,
-            env={**os.environ, "PYTHONSAFEPATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

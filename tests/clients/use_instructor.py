@@ -28,6 +28,7 @@ def ask(server: Server, mode: instructor.Mode) -> Any:
         messages=QUESTION,
         response_model=Paint,
         max_tokens=350,
+        seed=1,
         max_retries=0,
     )
 
@@ -45,7 +46,7 @@ def by_a_schema(server: Server) -> None:
 @check
 def parts_of_a_stream(server: Server) -> None:
     parts = client(server, instructor.Mode.TOOLS).chat.completions.create_partial(
-        model=server.model, messages=QUESTION, response_model=Paint, max_tokens=350
+        model=server.model, messages=QUESTION, response_model=Paint, max_tokens=350, seed=1
     )
     last = list(parts)[-1]
     assert last.colour in ("red", "blue")

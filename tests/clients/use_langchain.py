@@ -22,7 +22,7 @@ def model(server: Server, **fields: Any) -> ChatOpenAI:
         base_url=server.api,
         api_key=SecretStr(KEY),
         max_retries=0,
-        **{"max_tokens": 350, **fields},
+        **{"max_tokens": 350, "seed": 1, **fields},
     )
 
 

@@ -68,7 +68,10 @@ def tools(server: Server) -> None:
 def response_format(server: Server) -> None:
     schema = {"name": "paint", "schema": TOOL["function"]["parameters"], "strict": True}
     reply = ask(
-        server, response_format={"type": "json_schema", "json_schema": schema}, max_tokens=350
+        server,
+        response_format={"type": "json_schema", "json_schema": schema},
+        max_tokens=350,
+        seed=1,
     )
     assert json.loads(reply.choices[0].message.content)["colour"] in ("red", "blue")
 

@@ -48,7 +48,7 @@ def schema(server: Server) -> None:
         "required": ["colour"],
         "additionalProperties": False,
     }
-    shown = llm(server, "-m", "local", "--schema", json.dumps(form), "A colour?")
+    shown = llm(server, "-m", "local", "-o", "seed", "1", "--schema", json.dumps(form), "A colour?")
     assert json.loads(shown)["colour"] in ("red", "blue")
 
 

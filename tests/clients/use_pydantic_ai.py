@@ -19,7 +19,9 @@ class Paint(BaseModel):
 def agent(server: Server, output: Any = str, **settings: Any) -> Agent[None, Any]:
     provider = OpenAIProvider(base_url=server.api, api_key=KEY)
     model = OpenAIChatModel(server.model, provider=provider)
-    return Agent(model, output_type=output, model_settings={"max_tokens": 350, **settings})
+    return Agent(
+        model, output_type=output, model_settings={"max_tokens": 350, "seed": 1, **settings}
+    )
 
 
 @check
