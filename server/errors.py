@@ -97,7 +97,7 @@ def engine_failure(error: EngineDeadError | RequestError) -> ApiError:
         return ApiError(503, cut(str(error)), code="engine_dead")
     if isinstance(error, QueueFullError):
         return unavailable(error.message, error.code or "queue_full")
-    return bad_request(cut(error.message), error.param, error.code)
+    return bad_request(cut(error.message), error.param, error.code or "invalid_value")
 
 
 def plugin_failure(error: PluginError, hook: str) -> ApiError:

@@ -404,6 +404,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"messages": [USER | {"tool_calls": [CALL]}]}, "messages[0].tool_calls"),
         ({"messages": [USER | {"reasoning": "x"}]}, "messages[0].reasoning"),
         ({"functions": [{}]}, "functions"),
+        ({"tools": TOOLS, "tool_choice": NAMED, "guided_regex": "a"}, "tool_choice"),
     ],
 )
 def test_what_cannot_be_is_refused_by_path(serve_script: Any, body: Any, param: str) -> None:
@@ -412,7 +413,9 @@ def test_what_cannot_be_is_refused_by_path(serve_script: Any, body: Any, param: 
             reply = await served.http.post(PATH, json={"messages": [USER], **body})
             assert served.engine.requests == []
         assert reply.status_code == 400, reply.text
-        assert reply.json()["error"]["param"] == param
+        error = reply.json()["error"]
+        assert error["param"] == param
+        assert error["code"], "a word for programs, whoever found the fault"
         assert len(reply.content) < 2000
 
     asyncio.run(run())
