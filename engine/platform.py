@@ -124,12 +124,21 @@ class Platform:
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what the device cannot do for a request, before it is queued; by itself that is
+        """Refuse what the device cannot do for a request, before it is queued, beside
         ``unsupported_params``. Called in front, possibly in several threads at a time.
 
         Raises:
             ValueError: a request that cannot be served; what it has as ``param`` names the field,
                 as that of ``hookserve.engine.errors.InvalidRequestError`` does.
+        """
+        del sampling_params
+
+    @classmethod
+    def refuse_unsupported(cls, sampling_params: SamplingParams) -> None:
+        """Called before ``validate_params``, so that a class that has one keeps its list.
+
+        Raises:
+            InvalidRequestError: a field of ``unsupported_params`` is not at its default.
         """
         for name in cls.unsupported_params:
             value = getattr(sampling_params, name)

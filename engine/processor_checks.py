@@ -43,6 +43,11 @@ class PlatformClass(NamedTuple):
         """For a message."""
         return f"platform {self.name} of plugin {self.plugin.identity}"
 
+    def check(self, params: SamplingParams) -> None:
+        """As ``Platform.validate_params``."""
+        self.cls.refuse_unsupported(params)
+        self.cls.validate_params(params)
+
 
 Asked = ProcessorClass | PlatformClass
 
@@ -107,7 +112,7 @@ def ask(processor: Asked, params: SamplingParams, field: str = FIELD) -> None:
     """
     try:
         with enter(processor.plugin):
-            processor.cls.validate_params(params.clone())
+            processor.check(params.clone())
     except caught() as error:
         if not isinstance(error, ValueError):
             said = f"validate_params of {processor.label} raised {describe_error(error)}"

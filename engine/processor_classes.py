@@ -16,6 +16,7 @@ from hookserve.hookspecs.targets import check_path, import_target, target_text
 from .errors import ConfigError, cut
 from .logits_processor import LogitsProcessor
 from .plugin_code import telling_of_torch
+from .sampling_params import SamplingParams
 from .slot_logits_processor import SlotLogitsProcessor
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ class ProcessorClass(NamedTuple):
         """For a message."""
         of = "" if self.plugin is None else f" of plugin {self.plugin.identity}"
         return f"logits processor {self.name}{of}"
+
+    @property
+    def constructor(self) -> str:
+        """What the class is built with, for a message."""
+        by_slots = issubclass(self.cls, SlotLogitsProcessor)
+        last = "req_states" if by_slots else "device, is_pin_memory"
+        return f"{self.cls.__name__}(vllm_config, {last})"
+
+    def check(self, params: SamplingParams) -> None:
+        """As ``LogitsProcessor.validate_params``."""
+        self.cls.validate_params(params)
 
     @property
     def is_wanted(self) -> bool:

@@ -227,7 +227,7 @@ class ProcessorSet:
                     guarded = _Guarded(each, partial(build, *given), budget_s)
                     is_late = not by_slots and bool(guarded.instance.is_argmax_invariant())
             except caught() as error:
-                each.refuse(host, "could not be built", error)
+                each.refuse(host, f"could not be built as {each.constructor}", error)
             else:
                 (slots if by_slots else late if is_late else early).append(guarded)
                 logger.info("%s is used", each.label)

@@ -21,7 +21,6 @@ class Picky(Limited):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        super().validate_params(sampling_params)
         if sampling_params.n > 2:
             raise ValueError("two choices are enough")
         if sampling_params.seed == 13:
