@@ -14,7 +14,7 @@ Plugins may order those that wait, and choose who is preempted (``scheduler_hook
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import ClassVar
@@ -251,16 +251,16 @@ class Scheduler(SchedulerInterface):
         self.hooks.scheduled(output)
         return output
 
-    def _waiting_in_order(self) -> Iterator[Request]:
+    def _waiting_in_order(self) -> Iterable[Request]:
         if self._order is None:
-            return iter(self.waiting)
+            return self.waiting
         # Some of them may run by now. Who is preempted in this step is not among them.
         return (r for r in self._order if r.status is not RequestStatus.RUNNING)
 
     def _make_room(self, output: SchedulerOutput) -> None:
         """Let the first waiting request run in place of those whose priority is lower, if that is
         what it takes. Only then: what is free is given out behind the decoding requests."""
-        first = next(self._waiting_in_order(), None)
+        first = next(iter(self._waiting_in_order()), None)
         if first is None or not self.running:
             return
         precedence = self.waiting.precedence

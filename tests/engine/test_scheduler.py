@@ -136,6 +136,17 @@ def test_who_came_first_is_not_passed_when_blocks_are_short(make_scheduler):
     assert next(iter(step(scheduler))) == "large"
 
 
+def test_a_subclass_may_say_as_a_list_who_waits(make_scheduler):
+    class LastFirst(Scheduler):
+        def _waiting_in_order(self):
+            return list(super()._waiting_in_order())[::-1]
+
+    scheduler = make_scheduler(LastFirst, max_num_seqs=1)
+    add(scheduler, "a", 4)
+    add(scheduler, "b", 4, 20)
+    assert step(scheduler) == {"b": 4}
+
+
 def test_a_request_waits_until_all_blocks_of_its_prompt_are_free(make_scheduler):
     scheduler = make_scheduler(num_blocks=8, block_size=4, max_num_batched_tokens=8)
     add(scheduler, "a", 16, max_tokens=1)
