@@ -6,8 +6,9 @@ What the routes do is theirs; which endpoints are open was decided when the plug
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ class EndpointSet:
                 init = getattr(served.instance, "init_state", None)
                 if init is not None:
                     name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
-                    await within(budget_s, init(client, state, settings), name)
+                    await within(budget_s, _awaitable(init(client, state, settings)), name)
         except caught() as error:
             if client.errored:
                 raise client.dead_error from error
@@ -132,7 +133,7 @@ class EndpointSet:
                     stop = getattr(served.instance, "shutdown", None)
                     if stop is not None:
                         name = f"shutdown of endpoint {served.claim.name} of {served.claim.owner}"
-                        await within(SHUTDOWN_BUDGET_S, stop(), name)
+                        await within(SHUTDOWN_BUDGET_S, _awaitable(stop()), name)
             except caught() as error:
                 logger.warning(
                     "plugin %s: shutdown of endpoint %s: %s",
@@ -179,6 +180,13 @@ def _make(host: Host, claim: Claim) -> Served:
     budget_s = host.settings.startup_hook_timeout_s
     served: Served = build_within(budget_s, claim.owner, f"endpoint {claim.name}", make)
     return served
+
+
+def _awaitable(answer: Any) -> Awaitable[Any]:
+    """What a method that must be a coroutine function returned."""
+    if not inspect.isawaitable(answer):
+        raise TypeError(f"it returned {type(answer).__name__}, expected an `async def`")
+    return answer
 
 
 def _deny(host: Host, claim: Claim, stage: str, message: str) -> None:

@@ -341,6 +341,20 @@ def test_an_endpoint_that_hangs_in_init_state_is_put_out(serve_script: Any) -> N
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+def test_an_init_state_that_is_no_coroutine_function_is_said_to_be_none(serve_script: Any) -> None:
+    class Plain(Routes):
+        def init_state(self, engine_client: Any, state: Any, settings: Any) -> None:  # type: ignore[override]
+            pass
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[Plugin(Plain("/x"))]) as served:
+            assert (await served.http.get("/x")).status_code == 404
+            (line,) = served.runtime.host.problems()
+            assert "init_state: TypeError: it returned NoneType, expected an `async def`" in line
+
+    asyncio.run(run())
+
+
 def test_a_factory_that_does_not_end_puts_its_plugin_out(serve_script: Any) -> None:
     release = threading.Event()
 
