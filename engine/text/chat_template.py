@@ -34,6 +34,7 @@ from .template_growth import (
     formatted_chars,
     grown_chars,
 )
+from .template_names import TemplateDict, TemplateNamespace
 from .tokenizer import DEFAULT_TEMPLATE, TOOL_TEMPLATE, Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,9 @@ RESERVED_NAMES = frozenset(
     }
 )
 """Names that template options of a request may not set."""
+
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""What a message's reasoning may come by, the name first that most templates read."""
 
 _BUDGET = "_render_budget"
 _TICK_FILTER = "_counted"
@@ -113,6 +117,8 @@ class ChatTemplate:
         """The text of a chat.
 
         Args:
+            messages: what is ``None`` in one counts as left out, and reasoning is shown under the
+                names that templates know, whichever it came by.
             continue_final_message: end with the last message's own text, so that the model goes on
                 with it; excludes ``add_generation_prompt``.
 
@@ -127,7 +133,7 @@ class ChatTemplate:
             raise ChatTemplateError(
                 "a chat goes on with its last message or begins a new one, not both"
             )
-        messages = self._with_known_roles(messages)
+        messages = [_shown(message) for message in self._with_known_roles(messages)]
         marked, end = _mark_end(messages) if continue_final_message else (messages, None)
         text = self._generate(
             {
@@ -140,7 +146,9 @@ class ChatTemplate:
                 _BUDGET: _Budget(MAX_RENDER_S),
             }
         )
-        return text if end is None else _cut_at(text, end)
+        if end is None:
+            return text
+        return _cut_at(text, end, is_blank=not messages[-1]["content"].strip())
 
     def _with_known_roles(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """``developer`` is a newer name of ``system``: the older one is given to a template that
@@ -175,22 +183,40 @@ class ChatTemplate:
         return "".join(kept)
 
 
+def _shown(message: dict[str, Any]) -> dict[str, Any]:
+    """The message as templates are written for: one that asks for what is ``None`` gets nothing,
+    where it would write the word."""
+    shown = {name: value for name, value in message.items() if value is not None}
+    for name in _REASONING_NAMES:
+        if name in shown:
+            return {"thinking": shown[name], **shown, "reasoning_content": shown[name]}
+    return shown
+
+
 def _mark_end(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
     """The messages with a mark behind the last one's text, and that mark, which nobody can know
-    before. So its end is found whatever the template makes of the text."""
+    before. So its end is found whatever the template makes of the text. The mark ends with a space:
+    a template that trims the text takes that."""
     last = messages[-1] if messages else {}
     content = last.get("content")
     if not isinstance(content, str):
         raise ChatTemplateError("the last message has no text to go on with")
-    mark = f"<{secrets.token_hex(16)}>"
+    mark = f"{secrets.token_hex(16)} "
     return [*messages[:-1], {**last, "content": content + mark}], mark
 
 
-def _cut_at(text: str, mark: str) -> str:
-    end = text.rfind(mark)
+def _cut_at(text: str, mark: str, *, is_blank: bool) -> str:
+    """
+    Args:
+        is_blank: the last message is white space; in front of the mark there is the template's own,
+            if the message was trimmed, and that stays.
+    """
+    end = text.rfind(mark.rstrip())
     if end < 0:
         raise ChatTemplateError("the chat template leaves the last message's text out")
-    return text[:end]
+    is_trimmed = not text.startswith(mark, end)
+    kept = text[:end].replace(mark, "").replace(mark.rstrip(), "")  # what is shown twice
+    return kept.rstrip() if is_trimmed and not is_blank else kept
 
 
 def render_chat(
@@ -297,6 +323,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             self.filters[name] = _measured(name, self.filters[name])
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
+        self.globals["dict"] = TemplateDict()
+        self.globals["namespace"] = TemplateNamespace
+        del self.globals["lipsum"]  # makes any number of words in one call
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         tree = super()._parse(source, name, filename)
@@ -430,11 +459,13 @@ def _strftime_now(format: str) -> str:
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}…{% endgeneration %}`` marks training targets: here it is its content."""
+    """``{% generation %}…{% endgeneration %}`` marks training targets: here it is its content.
+    What is set in there stays in there."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as a set
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
         end: tuple[str, ...] = ("name:endgeneration",)
-        return parser.parse_statements(end, drop_needle=True)
+        body = parser.parse_statements(end, drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)

@@ -207,9 +207,17 @@ def test_what_cannot_be_rendered_or_is_not_allowed(source: str) -> None:
         assert "the file, line 1" in str(error)
 
 
-def test_messages_are_not_changed() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.pop() }}",
+        "{{ dict.update(messages[0], role='x') }}",
+        "{{ dict.pop(messages[0], 'role') }}",
+    ],
+)
+def test_messages_are_not_changed(source: str) -> None:
     messages = [{"role": "user", "content": "a"}]
-    complaint("{{ messages.pop() }}", messages)
+    complaint(source, messages)
     assert messages == [{"role": "user", "content": "a"}]
 
 
@@ -243,6 +251,14 @@ def test_time_is_limited(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = time.monotonic()
     assert complaint(source) == "the chat template takes more than 0.05 s"
     assert time.monotonic() - started < 2
+
+
+def test_no_macro_runs_where_nobody_counts() -> None:
+    """Python asks an object for ``__html__`` when it is escaped."""
+    source = "{% macro f() %}x{% endmacro %}{% set ns = namespace() %}{% set ns.__html__ = f %}"
+    assert "may not begin with '_' (given: '__html__')" in complaint(source + "{{ ns | e }}")
+    assert "(given: '_f')" in complaint("{{ namespace({'_f': 1}) }}")
+    assert "'lipsum' is undefined" in complaint("{{ lipsum(n=999999) }}")
 
 
 def test_output_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,6 +359,42 @@ def test_a_chat_goes_on_with_its_last_message(content: str) -> None:
         chat, add_generation_prompt=False, continue_final_message=True
     )
     assert text == f"<user>Name three colours.</><assistant>{content}"
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [("Red, green \n", "<assistant>\nRed, green"), ("Red", "<assistant>\nRed")]
+    + [(blank, "<assistant>\n") for blank in ("", "  ", "\n")],
+)
+def test_a_last_message_that_the_template_trims_is_trimmed(content: str, kept: str) -> None:
+    source = "{% for m in messages %}<{{ m.role }}>\n{{ m.content | trim }}</>{% endfor %}"
+    chat = [{"role": "assistant", "content": content}]
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    assert ChatTemplate(source, {}, "the file").render(chat, **options) == kept
+
+
+def test_a_last_message_that_is_shown_twice_goes_on_where_it_ends_last() -> None:
+    source = "{{ messages[0].content }}|{{ messages[0].content | trim }}|{{ messages }}"
+    source += "|{{ messages[0].content | upper }}"
+    chat = [{"role": "assistant", "content": "a "}]
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    text = ChatTemplate(source, {}, "the file").render(chat, **options)
+    assert text == "a |a |[{'role': 'assistant', 'content': 'a "
+
+
+def test_what_is_none_in_a_message_is_left_out() -> None:
+    source = "{% for m in messages %}{{ m.content }}{{ m.keys() | list | length }};{% endfor %}"
+    chat = [ASK, {"role": "assistant", "content": None, "tool_calls": [], "name": None}]
+    text = ChatTemplate(source, {}, "the file").render(chat)
+    assert text == "Name three colours.2;2;"
+    assert chat[1]["name"] is None
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_thoughts_are_shown_by_the_names_that_templates_have(name: str) -> None:
+    source = "{{ messages[0].reasoning_content }} {{ messages[0].thinking }}"
+    chat = [{"role": "assistant", "content": "Red.", name: "Hm."}]
+    assert ChatTemplate(source, {}, "the file").render(chat) == "Hm. Hm."
 
 
 def test_the_end_of_the_last_message_is_found_among_texts_that_look_like_it() -> None:
