@@ -28,7 +28,8 @@ def given_text(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> Pro
     The library says where in the text each token is. Vocabularies that leave the spaces around a
     token out of that have them in the token all the same: it begins where the one before ends.
     """
-    encoding = tokenizer.backend.encode(text, add_special_tokens=add_special_tokens)
+    # As a list: for one text by itself it keeps the interpreter's lock all the while.
+    (encoding,) = tokenizer.backend.encode_batch([text], add_special_tokens=add_special_tokens)
     offsets: list[int] = []
     end = 0
     for (start, next_end), is_added in zip(
