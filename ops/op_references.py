@@ -2,8 +2,8 @@
 
 ``REFERENCES`` has each under its registered name, with the arguments that its providers get. They
 are written to be read: what a model computes with are the layers' own functions and the providers,
-and each of those must give what the function here does. ``tests/support/op_cases.py`` draws the
-arguments, and says how near is near enough.
+and each of those must give what the function here does, in contiguous tensors.
+``tests/support/op_cases.py`` draws the arguments, and says how near is near enough.
 
 A provider that is declared by a built-in plugin (``plugins_builtin/op_providers.py``) is found and
 compared by ``tests/ops/test_op_references.py`` without being named there, on every kind of tensor

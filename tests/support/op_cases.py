@@ -263,6 +263,7 @@ def _assert_near(got: Any, expected: Any) -> None:
     if expected is None:
         assert got is None
         return
+    assert got.is_contiguous(), "layers take views of it"
     rtol, atol = _TOLERANCES[expected.dtype]
     scale = float(expected.abs().max()) if expected.numel() else 1.0
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol * min(1.0, scale))
