@@ -120,7 +120,8 @@ def _as_json(text: str) -> str:
     except (ValueError, msgspec.DecodeError):
         try:
             value = json.loads(text, strict=False)
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            text.encode()  # half a character is none
         except ValueError as error:
             raise msgspec.DecodeError(str(error)) from error
     return text

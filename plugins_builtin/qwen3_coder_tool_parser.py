@@ -107,7 +107,7 @@ def _value(text: str, schema: Any) -> Any:
     word = text.strip()
     try:
         value = _WORDS[word.lower()] if word.lower() in _WORDS else json.loads(word)
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # half a character is none
     except (ValueError, RecursionError):
         return text
     for kind in types:

@@ -376,3 +376,29 @@ def test_reasoning_is_parted_however_its_text_is_cut(
             message.add(stream.push(piece, ()))
         message.add(stream.end())
         assert (message.reasoning, message.content) == (reasoning, content), pieces
+
+
+HALF = '{"s": "\\ud83d"}'
+"""An escape that is half a character: no text that can be sent."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", f'<tool_call>{{"name": "f", "arguments": {HALF}}}</tool_call>'),
+        ("hermes", f'<tool_call>{{"name": "f", "arguments": {json.dumps(HALF)}}}</tool_call>'),
+        ("llama3_json", f'{{"name": "f", "parameters": {HALF}}}'),
+        ("mistral", f'[TOOL_CALLS][{{"name": "f", "arguments": {HALF}}}]'),
+        ("mistral", f"[TOOL_CALLS]f{HALF}"),
+        ("pythonic", '[f(s="\\ud83d")]'),
+    ],
+)
+def test_half_a_character_makes_no_call(name: str, text: str) -> None:
+    assert whole(name, text) == streamed(name, list(text)) == ([], text)
+
+
+def test_a_value_with_half_a_character_is_the_text_that_it_is() -> None:
+    text = f"<function=f><parameter=o>{HALF}</parameter></function>"
+    (call,), content = whole("qwen3_coder", text)
+    assert json.loads(call[1]) == {"o": HALF}
+    assert content is None
