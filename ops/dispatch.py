@@ -254,6 +254,8 @@ class OpSet:
         elif decision.enabled and issubclass(op_class, CustomOp):
             choice.provided = self._provide(row)
             self._heed_patch(op_class, choice)
+        if decision.overrides or not decision.enabled:
+            self._judge_useless_names(row)
         logger.debug("op %s: %s of %s: %s", names, row.implementation, row.owner, row.reason)
         return choice
 
@@ -293,7 +295,7 @@ class OpSet:
     def _provide(self, row: OpRow) -> Any:
         """What provides the op of the row, which is told of it; ``None``: torch."""
         op, chosen = row.op, None
-        given = [claim for claim in self._providers.claims() if _is_of(claim, op)]
+        given = self._given(op)
         wanted = self.preferred.get(op)
         passed_over: list[str] = []
         tried = _in_order(op, given, wanted)
@@ -316,6 +318,26 @@ class OpSet:
         if passed_over:
             row.reason = f"{row.reason}; {'; '.join(passed_over)}"
         return chosen
+
+    def _judge_useless_names(self, row: OpRow) -> None:
+        """Tell of the providers that the operator names for an op that has none.
+
+        Raises:
+            UnknownNameError: one of them is not there.
+        """
+        wanted = self.preferred.get(row.op, ())
+        _in_order(row.op, self._given(row.op), wanted)
+        for name in wanted:
+            if name != row.implementation:
+                logger.warning(
+                    "--ir-op-priority names '%s' of %s, which is not used: %s",
+                    name,
+                    row.op,
+                    row.reason,
+                )
+
+    def _given(self, op: str) -> list[Claim]:
+        return [claim for claim in self._providers.claims() if _is_of(claim, op)]
 
     def _heed_patch(self, op_class: type[Replaceable], choice: OpChoice) -> bool:
         """Have no provider pass over a patch of the op's own methods, unless the operator wants it
@@ -400,8 +422,7 @@ def _in_order(
     for name in wanted:
         if name not in found:
             raise UnknownNameError(
-                f"nobody provides {op} as '{name}'{did_you_mean(name, list(found))}; there are "
-                f"{', '.join(found)}"
+                f"nobody provides {op} as '{name}'{did_you_mean(name, list(found))}"
             )
     return [found[name] for name in wanted]
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hookserve.hookspecs import OpProvider, PluginError, UnknownNameError
+from hookserve.hookspecs import OpOverride, OpProvider, PluginError, UnknownNameError
 from hookserve.ops.activation import GeluAndMul, SiluAndMul
 from hookserve.ops.context import set_model_context
 from hookserve.ops.cpu_kernels import CpuKernels
@@ -133,6 +133,29 @@ def test_one_that_the_operator_names_must_work(wanted: str, message: str) -> Non
     given = {ME: [silu("a"), silu("broken", Broken), silu("never", supports=never)]}
     with pytest.raises((PluginError, UnknownNameError), match=message):
         built(make_op_set(given, preferred={"silu_and_mul": [wanted]}))
+
+
+class Slow(SiluAndMul):
+    def forward_native(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward_native(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "custom_ops", "reason"),
+    [
+        ([OpOverride("SiluAndMul", Slow)], [], f"{ME} overrides it"),
+        ([], ["-SiluAndMul"], "custom_ops has -SiluAndMul"),
+    ],
+)
+def test_a_provider_that_is_named_for_an_op_that_has_none_is_told_of(
+    given: list[Any], custom_ops: list[str], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"custom_ops": custom_ops, "preferred": {"silu_and_mul": ["a"]}}
+    built(make_op_set({ME: [*given, silu("a")]}, **options))
+    (line,) = [r.getMessage() for r in caplog.records if "--ir-op-priority" in r.getMessage()]
+    assert line.endswith(f"names 'a' of silu_and_mul, which is not used: {reason}")
+    with pytest.raises(UnknownNameError, match="nobody provides silu_and_mul as 'a'"):
+        built(make_op_set({ME: given}, **options))
 
 
 def test_what_a_provider_does_not_take_is_torchs() -> None:
