@@ -36,11 +36,16 @@ Json = dict[str, Any]
 
 
 def openapi_document(
-    routes: Sequence[BaseRoute], *, root_path: str = "", is_closed: bool = False
+    routes: Sequence[BaseRoute],
+    models: Sequence[str],
+    *,
+    root_path: str = "",
+    is_closed: bool = False,
 ) -> Json:
     """
     Args:
         routes: those that are served, as ``EndpointSet`` arranges them.
+        models: the names under which the model is served.
         root_path: under which a proxy publishes the server.
         is_closed: whether requests must say who sends them.
     """
@@ -73,7 +78,7 @@ def openapi_document(
         },
         "servers": [{"url": root_path or "/"}],
         "paths": paths,
-        "components": _components(used, is_closed),
+        "components": _components(used, models, is_closed),
     }
     return document | ({"x-hookserve-other-routes": others} if others else {})
 
@@ -152,7 +157,7 @@ def _ref(struct: type[msgspec.Struct]) -> Json:
     return {"$ref": SCHEMAS + struct.__name__}
 
 
-def _components(operations: Sequence[Operation], is_closed: bool) -> Json:
+def _components(operations: Sequence[Operation], models: Sequence[str], is_closed: bool) -> Json:
     structs: list[type[msgspec.Struct]] = [Error]
     for operation in operations:
         decoder = operation.decoder
@@ -162,7 +167,9 @@ def _components(operations: Sequence[Operation], is_closed: bool) -> Json:
     schemas = {name: _plain(schema) for name, schema in schemas.items()}
     for operation in operations:
         if operation.decoder is not None:
-            _close(schemas[operation.decoder.struct.__name__], operation)
+            body = schemas[operation.decoder.struct.__name__]
+            _close(body, operation)
+            body["properties"]["model"] = {"enum": [None, *models]}
     components: Json = {
         "schemas": dict(sorted(schemas.items())),
         "responses": {str(status): _failure(status) for status in STATUSES},

@@ -64,6 +64,9 @@ class OpenApiEndpoint:
         from .openapi_document import openapi_document
 
         document = openapi_document(
-            app.router.routes, root_path=self._root_path, is_closed=app.state.credentials.is_closed
+            app.router.routes,
+            app.state.serving.model_names,
+            root_path=self._root_path,
+            is_closed=app.state.credentials.is_closed,
         )
         return msgspec.json.encode(document)

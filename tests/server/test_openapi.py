@@ -95,6 +95,7 @@ def test_a_body_may_have_what_the_route_takes_and_no_more(read: Any) -> None:
             *decoder.not_built,
             *UNUSED_FIELDS,
         }
+        assert schema["properties"]["model"] == {"enum": [None, "m", "org/alias"]}
 
 
 MESSAGE = {"role": "user", "content": "x"}
@@ -102,7 +103,7 @@ BODIES = [
     (COMPLETIONS, {"prompt": "x"}, True),
     (COMPLETIONS, {"prompt": ["x", "y"], "n": 2, "stop": ["a"], "logprobs": False}, True),
     (COMPLETIONS, {"prompt": "x", "user": {"any": 1}, "suffix": "", "length_penalty": 1.0}, True),
-    (COMPLETIONS, {"prompt": "x", "request_id": "a-b"}, True),
+    (COMPLETIONS, {"prompt": "x", "request_id": "a-b", "model": "org/alias"}, True),
     (COMPLETIONS, {}, False),
     (COMPLETIONS, {"prompt": None}, False),
     (COMPLETIONS, {"prompt": "x", "stop": ""}, False),
