@@ -139,7 +139,9 @@ class Grammars:
             spec = spec_of(form, self._vllm_config.structured_outputs_config)
         except SamplingParamsError as error:
             return GrammarReady(message, _refusal(message, GrammarFailure(f"{error}.", True)))
-        grammar = self._grammar(spec)
+        # Who waits for the same is first: what is made may be for once alone.
+        is_awaited = any(spec == other for _, other in self.waiting.values())
+        grammar = None if is_awaited else self._grammar(spec)
         if grammar is None:
             self.waiting[message.request_id] = message, spec
             return None
@@ -150,16 +152,17 @@ class Grammars:
         if self._compiler is not None:
             self._compiler.clear_fd()
         ready = []
-        failures: dict[GrammarSpec, GrammarFailure] = {}
-        """Whoever waits for the same is told the same: asked again, it would be made again."""
+        found: dict[GrammarSpec, Grammar | GrammarFailure | None] = {}
+        """Whoever waits for the same gets the same: a failure, or a grammar that is too large to be
+        kept, would be made again."""
         for request_id, (message, spec) in list(self.waiting.items()):
-            found = failures.get(spec) or self._grammar(spec)
-            if found is None:
+            if spec not in found:
+                found[spec] = self._grammar(spec)
+            grammar = found[spec]
+            if grammar is None:
                 continue
             del self.waiting[request_id]
-            if isinstance(found, GrammarFailure):
-                failures[spec] = found
-            ready.append(self._follow(message, found))
+            ready.append(self._follow(message, grammar))
         return ready
 
     def _grammar(self, spec: GrammarSpec) -> Grammar | GrammarFailure | None:

@@ -4,6 +4,7 @@ that nobody else waits or fails for them."""
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -299,3 +300,17 @@ def test_grammars_are_kept_up_to_their_memory_and_the_oldest_goes_first(make_cor
     core.add_request(formed("r", [4, 5], num_bytes=10_000))
     run(core)
     assert core.grammars._compiler._kept_bytes == 0, "one that is too large is used, and not kept"
+
+
+def test_a_grammar_too_large_to_be_kept_is_made_once_for_all_that_wait(make_core, monkeypatch):
+    monkeypatch.setattr(grammar_compiler, "MAX_CACHE_BYTES", 0)
+    core = make_core()
+    core.add_request(formed("a", [4, 5], wait=True))
+    core.add_request(formed("b", [4, 5], wait=True))
+    toy_grammars.may_go_on.set()
+    select.select(core.grammars.watched_fds(), [], [], 30)
+    core.add_request(formed("c", [4, 5], wait=True))
+    assert list(core.grammars.waiting) == ["a", "b", "c"]
+    collected = run(core)
+    assert all(collected.tokens[name] == held_to([4, 5], STEPS) for name in "abc")
+    assert len(toy_grammars.compiled) == 1
