@@ -30,9 +30,11 @@ from hookserve.engine.errors import ConfigError
 from .template_growth import (
     GROWING_FILTERS,
     GROWING_METHODS,
+    LARGEST_ARGUMENTS,
     counted_items,
     formatted_chars,
     grown_chars,
+    largest_argument,
 )
 from .template_names import TemplateDict, TemplateNamespace
 from .tokenizer import DEFAULT_TEMPLATE, TOOL_TEMPLATE, Tokenizer
@@ -321,6 +323,9 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters["join"] = _join_filter(self.filters["join"])
         for name in GROWING_FILTERS:
             self.filters[name] = _measured(name, self.filters[name])
+        for name, most in LARGEST_ARGUMENTS.items():
+            self.filters[name] = _bounded(name, most, self.filters[name])
+        self.filters["sum"] = _sum_filter(self.filters["sum"])
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["dict"] = TemplateDict()
@@ -399,6 +404,29 @@ def _measured(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return measured
+
+
+def _bounded(name: str, most: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter with arguments up to that."""
+
+    @functools.wraps(original)
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        at = 1 if hasattr(original, "jinja_pass_arg") else 0
+        if largest_argument([*args[at + 1 :], *kwargs.values()]) > most:
+            raise ChatTemplateError(f"the chat template uses {name!r} beyond its limit")
+        return original(*args, **kwargs)
+
+    return bounded
+
+
+def _sum_filter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Sums of lists, which are copied again for each, take as long as the rest may."""
+
+    @jinja2.pass_context
+    def summed(context: Any, items: Any, attribute: Any = None, start: Any = 0) -> Any:
+        return original(context.environment, _counted(context, items), attribute, start)
+
+    return summed
 
 
 def _join_filter(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,8 +16,24 @@ GROWING_METHODS = frozenset(
 """Methods of ``str``; ``join`` is measured by ``counted_items``."""
 GROWING_FILTERS = frozenset({"center", "indent", "replace", "format"})
 
+LARGEST_ARGUMENTS = {"batch": 10_000, "round": 300, "slice": 10_000, "tojson": 100}
+"""Filters that make as much as an argument says, by the largest number (or longest text)."""
+
 _WIDTH = re.compile(r"\d{1,18}")
 _WIDTH_FROM_ARGUMENT = re.compile(r"%[^a-zA-Z%]*\*|\{[^{}]*\{")
+
+
+def largest_argument(values: Iterable[Any]) -> int:
+    """The largest number among arguments, or the length of the longest text."""
+    largest = 0
+    for value in values:
+        if isinstance(value, int):
+            largest = max(largest, value)
+        elif isinstance(value, str):
+            largest = max(largest, len(value))
+        elif isinstance(value, list | tuple):
+            largest = max(largest, largest_argument(value))
+    return largest
 
 
 def grown_chars(name: str, text: str, values: Iterable[Any]) -> int:

@@ -245,7 +245,10 @@ DOUBLING = (
 )
 
 
-@pytest.mark.parametrize("source", [NESTED, DOUBLING])
+LISTS = "{{ ([[0] * 99999] * 99999) | sum(start=[]) | length }}"
+
+
+@pytest.mark.parametrize("source", [NESTED, DOUBLING, LISTS])
 def test_time_is_limited(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "MAX_RENDER_S", 0.05)
     started = time.monotonic()
@@ -299,6 +302,11 @@ GROWTH_BY_CONCAT = (
         "{{ '%9999999999d' | format(1) }}",
         "{{ '%9999999999d' % 1 }}",
         "{{ '%*d' % (9999999999, 1) }}",
+        "{{ [1] | slice(9999999999) | list }}",
+        "{{ [1] | batch(9999999999, 'x') | list }}",
+        "{{ 1.5 | round(9999999999, 'ceil') }}",
+        "{{ [1] | tojson(indent=9999999999) }}",
+        "{{ [1] | tojson(separators=('x' * 999, ':')) }}",
         GROWTH_BY_CONCAT.replace("OP", "~"),
         GROWTH_BY_CONCAT.replace("OP", "+"),
     ],
@@ -315,10 +323,13 @@ def test_operations_that_could_grow_do_what_they_do() -> None:
         "{{ 'x' | replace('x', 'yy') }}|{{ [1, 'z'] | join('-') }}|"
         "{{ [{'k': 'v'}, {'k': 'w'}] | join(',', attribute='k') }}|{{ '%s!' | format('e') }}|"
         "{{ '%s-%d' % ('f', 3) }}|{{ '%(q)s' % {'q': 'g'} }}|{{ 1 ~ 'h' }}|{{ 'i' + 'j' }}|"
-        "{{ 7 % 4 }}|{{ [1] + [2] }}|{{ 5 | replace('5', '6') }}"
+        "{{ 7 % 4 }}|{{ [1] + [2] }}|{{ 5 | replace('5', '6') }}|"
+        "{{ [1, 2, 3] | batch(2, 0) | list }}|{{ [1, 99999] | slice(2) | list }}|{{ 1.26 | round(1) }}|"
+        "{{ [[1], [2]] | sum(start=[]) }}|{{ [{'k': 2}, {'k': 3}] | sum('k') }}"
     )
     assert ChatTemplate(source, {}, "the file").render([]) == (
-        " a |x+y|a, b|n=  7| b |c\n d|yy|1-z|v,w|e!|f-3|g|1h|ij|3|[1, 2]|6"
+        " a |x+y|a, b|n=  7| b |c\n d|yy|1-z|v,w|e!|f-3|g|1h|ij|3|[1, 2]|6|"
+        "[[1, 2], [3, 0]]|[[1], [99999]]|1.3|[1, 2]|5"
     )
 
 
