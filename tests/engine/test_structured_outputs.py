@@ -132,5 +132,5 @@ def test_it_travels_with_the_parameters_of_a_request():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
     assert params.clone().structured_outputs == form
     assert params.clone().structured_outputs is not form
-    with pytest.raises(ValueError, match="structured_outputs: .* is not StructuredOutputsParams"):
+    with pytest.raises(ValueError, match=r"structured_outputs: .* is not StructuredOutputsParams"):
         SamplingParams(structured_outputs={"regex": "a"})

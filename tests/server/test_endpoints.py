@@ -249,7 +249,7 @@ def test_what_a_plugins_route_raises_names_the_plugin_and_harms_nobody(
     ("refusal", "status", "param", "code"),
     [
         (QueueFullError("too many"), 503, None, "queue_full"),
-        (InvalidRequestError("no prompt", param="prompt"), 400, "prompt", None),
+        (InvalidRequestError("no prompt", param="prompt"), 400, "prompt", "invalid_value"),
         (EngineDeadError("it ended"), 503, None, "engine_dead"),
     ],
 )
