@@ -193,7 +193,7 @@ def test_stops_by_token(make_core, run_all):
     end = tokens[3]
     core.add_request(make_request("eos", [1, 2, 3], max_tokens=8, eos_token_ids=(end,)))
     core.add_request(
-        make_request("ignored", [1, 2, 3], max_tokens=8, eos_token_ids=(end,), ignore_eos=True)
+        make_request("ignored", [1, 2, 3], max_tokens=8, eos_token_ids=tokens[2:5], ignore_eos=True)
     )
     core.add_request(make_request("stop", [1, 2, 3], max_tokens=8, stop_token_ids=(tokens[5],)))
     collected = run_all(core)

@@ -48,7 +48,25 @@ def test_the_environment_chooses_plugins_and_faults_are_logged(
 
 
 @pytest.mark.e2e
-def test_the_lifespan_starts_and_stops_the_engine(tiny_llama: Path, tmp_path: Path) -> None:
+def test_the_lifespan_starts_and_stops_the_engine(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a parser from a file, which the environment names as flags of the command do."""
+    parser = tmp_path / "thoughtful_plugin.py"
+    parser.write_text(
+        "from hookserve.engine.text.reasoning_parser import ReasoningParser\n"
+        "from hookserve.hookspecs import Named, hookimpl\n"
+        "class AllIsThought(ReasoningParser):\n"
+        "    def extract_reasoning(self, model_output, request):\n"
+        "        return model_output, None\n"
+        "    def is_reasoning_end(self, input_ids):\n"
+        "        return False\n"
+        "@hookimpl\n"
+        "def reasoning_parser():\n"
+        "    return Named('all', 'thoughtful_plugin:AllIsThought')\n"
+    )
+    monkeypatch.setenv("HOOKSERVE_REASONING_PARSER_PLUGIN", str(parser))
+    monkeypatch.setenv("HOOKSERVE_REASONING_PARSER", "all")
     plugin = tmp_path / "greeting_plugin.py"
     plugin.write_text(
         "from starlette.responses import PlainTextResponse\n"
@@ -75,6 +93,10 @@ def test_the_lifespan_starts_and_stops_the_engine(tiny_llama: Path, tmp_path: Pa
                 body = {"prompt": [5, 6], "max_tokens": 3, "ignore_eos": True}
                 reply = await http.post("/v1/completions", json=body)
                 assert reply.json()["usage"]["completion_tokens"] == 3
+                chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+                reply = await http.post("/v1/chat/completions", json={**chat, "ignore_eos": True})
+                message = reply.json()["choices"][0]["message"]
+                assert (message["content"], bool(message["reasoning"])) == (None, True)
                 states = {report.identity: report.state for report in app.state.plugins.describe()}
                 assert states["file:greeting_plugin"] == "active"
                 every = await asyncio.to_thread(app.state.plugins.describe, True)

@@ -200,7 +200,10 @@ def test_what_the_client_says_reaches_the_engine(serve_script: Any) -> None:
     asyncio.run(run())
 
 
-def test_the_models_own_defaults_apply_where_the_client_says_nothing(serve_script: Any) -> None:
+def test_the_models_own_defaults_apply_where_the_client_says_nothing(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     generation = {"temperature": 0.25, "top_k": 3, "max_new_tokens": 99, "eos_token_id": [7, 256]}
 
     async def run() -> None:
@@ -214,6 +217,8 @@ def test_the_models_own_defaults_apply_where_the_client_says_nothing(serve_scrip
         assert (second.temperature, second.top_k) == (0, 3)
 
     asyncio.run(run())
+    (told,) = [line for line in caplog.messages if "generation_config" in line]
+    assert "'temperature': 0.25" in told and "'top_k': 3" in told
 
 
 @pytest.mark.parametrize(

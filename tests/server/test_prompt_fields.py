@@ -112,6 +112,18 @@ def test_whether_special_tokens_are_added(serve_script: Any, tiny_bos: Any, path
     assert found == ([1, 1, 0] if path == COMPLETIONS else [0, 1, 0])
 
 
+def test_a_prompt_that_begins_with_the_token_that_is_added_says_so_itself(
+    serve_script: Any, tiny_bos: Any
+) -> None:
+    """The tokenizer's rule knows nothing of the text behind it; the client has the switch."""
+    begun = {"prompt": "<eos>a"}
+    prompts = []
+    for fields in ({}, {"add_special_tokens": False}):
+        _, (request,) = sent(serve_script, COMPLETIONS, {**begun, **fields})
+        prompts.append(request.prompt_token_ids)
+    assert prompts == [[256, 256, 97], [256, 97]]
+
+
 @pytest.mark.parametrize(
     ("fields", "prompt"),
     [

@@ -96,17 +96,22 @@ def test_plugin_flags_become_plugin_settings() -> None:
             "disable_plugins": ["d"],
             "enable_endpoints": ["e"],
             "plugin": ["./f.py", "g"],
+            "tool_parser_plugin": ["./calls.py", "g"],
             "prefer": ["model:X=h"],
             "platform": "cpu",
             "plugin_config": ['{"a": {"k": 1}}'],
         },
-        {"HOOKSERVE_ENDPOINTS": "z", "HOOKSERVE_REQUIRE_PLUGINS": "r,s"},
+        {
+            "HOOKSERVE_ENDPOINTS": "z",
+            "HOOKSERVE_REQUIRE_PLUGINS": "r,s",
+            "HOOKSERVE_REASONING_PARSER_PLUGIN": "./thoughts.py",
+        },
     ).plugins
     assert plugins.allow == ("a", "b", "c")
     assert plugins.deny == ("d",)
     assert plugins.enable_endpoints == ("e",)
     assert plugins.require == ("r", "s")
-    assert plugins.files == ("./f.py", "g")
+    assert plugins.files == ("./f.py", "g", "./calls.py", "./thoughts.py")
     assert plugins.prefer == ("model:X=h",)
     assert plugins.platform == "cpu"
     assert plugins.config == {"a": {"k": 1}}
