@@ -21,7 +21,7 @@ from hookserve.hookspecs import PluginError
 from . import wire_chat as wire
 from .api_call import ApiCall, Checked, open_call
 from .chat_tools import parser_request, tool_choice
-from .choice import fold_choices
+from .choice import Choice, fold_choices
 from .errors import bad_request
 from .openai_reply import Reply
 from .prompt_encoder import Chat
@@ -219,6 +219,10 @@ class ChatReply(Reply):
             await self._split(index, choice.text, choice.token_ids, True)
             for index, choice in enumerate(choices)
         ]
+        return await self.written(lambda: self._whole(choices, messages))
+
+    def _whole(self, choices: list[Choice], messages: list[DeltaMessage]) -> bytes:
+        generation = self.generation
         reply = {
             **self.head("chatcmpl", wire.OBJECT),
             "choices": [

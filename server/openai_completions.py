@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from .sampling import check_choices, check_server_side, check_stream_options, sa
 from .serving import Serving
 from .wire_common import DEFAULT_MAX_TOKENS
 from .wire_completions import CompletionRequest
+from .wire_events import EventWriter
 
 PATH = "/v1/completions"
 
@@ -134,14 +136,21 @@ class CompletionReply(Reply):
             has_more = self.with_ids or not self.writer.is_silent or (opens and self._echo)
             if delta.text or delta.finish_reason or (delta.token_ids and has_more):
                 unopened.discard(index)
-                yield events.choice(self._choice(index, delta, opens=opens))
+                write = functools.partial(self._event, events, index, delta, opens)
+                yield await self.written(write) if opens and needs_prompt else write()
         if self.options.include_usage:
             yield events.usage()
 
     async def collect(self) -> bytes:
         generation = self.generation
         choices = await fold_choices(generation)
-        about_prompts = [self.writer.prompt(each) for each in generation.prompt_logprobs]
+        return await self.written(lambda: self._whole(choices))
+
+    def _event(self, events: EventWriter, index: int, delta: TextDelta, opens: bool) -> bytes:
+        return events.choice(self._choice(index, delta, opens=opens))
+
+    def _whole(self, choices: list[Choice]) -> bytes:
+        about_prompts = [self.writer.prompt(each) for each in self.generation.prompt_logprobs]
         shown = []
         for index, choice in enumerate(choices):
             value = self._choice(index, choice, opens=True)

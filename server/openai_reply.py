@@ -4,8 +4,9 @@ with a stream or with a whole reply. What either holds is each route's own."""
 from __future__ import annotations
 
 import abc
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -69,6 +70,11 @@ class Reply(abc.ABC):
             return EventStream(self.generation, self.events(), headers)
         body = await until_gone(request.receive, self.generation, self.collect())
         return Response(body, headers=headers, media_type="application/json")
+
+    async def written(self, write: Callable[[], bytes]) -> bytes:
+        """What ``write`` makes; in a thread where that takes a time which would be missing to every
+        open stream."""
+        return await asyncio.to_thread(write) if self.writer.writes_many else write()
 
     def event_writer(self, prefix: str, kind: str) -> EventWriter:
         """

@@ -24,6 +24,10 @@ class LogprobsWriter:
             shown of generated tokens.
         num_prompt: the same for ``prompt_logprobs``.
         as_ids: write ``token_id:N`` in place of a token's text, but for ``prompt_logprobs``.
+
+    Attributes:
+        is_silent: nothing is shown of generated tokens.
+        writes_many: there may be millions of entries in a reply, which take seconds.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class LogprobsWriter:
     ) -> None:
         self._tokenizer = tokenizer
         self.is_silent = num_top is None
+        self.writes_many = num_prompt is not None or num_top is not None
         self._num_top = num_top or 0
         self._num_prompt = num_prompt
         self._as_ids = as_ids

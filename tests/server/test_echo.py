@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from hookserve.engine.messages import AddRequest, EngineCoreOutput, TokenLogprobs
 from hookserve.hookspecs import ApiRequest, ResponseDelta, hookimpl
+from hookserve.server.wire_logprobs import LogprobsWriter
 from scripted_engine import Script
 
 COMPLETIONS = "/v1/completions"
@@ -97,6 +99,22 @@ def test_log_probabilities_begin_with_those_of_the_prompt(serve_script: Any) -> 
         "text_offset": [0, 1, 1, 2, 3, 4],
     }
     assert "prompt_logprobs" not in choice
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_long_prompt_is_scored_beside_the_streams(
+    serve_script: Any, monkeypatch: Any, is_streamed: bool
+) -> None:
+    own, threads = LogprobsWriter.echo, set()
+
+    def watched(*args: Any) -> dict[str, Any]:
+        threads.add(threading.current_thread())
+        return own(*args)
+
+    monkeypatch.setattr(LogprobsWriter, "echo", watched)
+    reply = ask(serve_script, scored("c"), prompt="ab", logprobs=1, stream=is_streamed)
+    assert reply.status_code == 200, reply.text
+    assert threads and threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0, "n": 2}])
