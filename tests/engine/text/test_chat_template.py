@@ -325,7 +325,8 @@ def test_operations_that_could_grow_do_what_they_do() -> None:
         "{{ '%s-%d' % ('f', 3) }}|{{ '%(q)s' % {'q': 'g'} }}|{{ 1 ~ 'h' }}|{{ 'i' + 'j' }}|"
         "{{ 7 % 4 }}|{{ [1] + [2] }}|{{ 5 | replace('5', '6') }}|"
         "{{ [1, 2, 3] | batch(2, 0) | list }}|{{ [1, 99999] | slice(2) | list }}|"
-        "{{ 1.26 | round(1) }}|{{ [[1], [2]] | sum(start=[]) }}|{{ [{'k': 2}, {'k': 3}] | sum('k') }}"
+        "{{ 1.26 | round(1) }}|{{ [[1], [2]] | sum(start=[]) }}|"
+        "{{ [{'k': 2}, {'k': 3}] | sum('k') }}"
     )
     assert ChatTemplate(source, {}, "the file").render([]) == (
         " a |x+y|a, b|n=  7| b |c\n d|yy|1-z|v,w|e!|f-3|g|1h|ij|3|[1, 2]|6|"
