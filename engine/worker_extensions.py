@@ -108,6 +108,7 @@ class Extensions:
             for extension in self._found:
                 with self._refusing():
                     self._check_bases(extension, bases)
+                    self._check_constructor(extension)
                     self._check_names(extension, worker_cls, by_name)
                     worker_cls = self._mixed(worker_cls, extension)
                     by_name |= dict.fromkeys(extension.names(), extension)
@@ -142,6 +143,14 @@ class Extensions:
             raise extension.fault(
                 f"{extension.cls.__qualname__} is a {shared[0].__qualname__}, as is {self._whose}; "
                 "an extension only adds, and a worker is named by --worker-cls"
+            )
+
+    def _check_constructor(self, extension: Extension) -> None:
+        holder = next(each for each in extension.cls.__mro__ if "__init__" in vars(each))
+        if holder.__module__ not in _COMMON:
+            raise extension.fault(
+                f"{holder.__qualname__} has a constructor, which nobody would call: the methods "
+                "run on the worker; make what they keep where they first need it"
             )
 
     def _check_names(

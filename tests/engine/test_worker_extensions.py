@@ -168,11 +168,21 @@ def test_nobodys_class_is_changed(make: Make) -> None:
             "Own is a StubWorker, as is worker",
             1,
         ),
+        (adding("mine", "    def __init__(self): ..."), "Own has a constructor, which nobody", 1),
         (adding("mine", "").replace("@worker_method", ""), "Own exports no method; mark it", 1),
         (adding("mine", "").replace("mine:Own", "mine:worker_extension"), "is not a class", 1),
         (adding("mine", "").replace("mine:Own", "nowhere:Own"), "No module named 'nowhere'", 1),
     ],
-    ids=["a method", "in a rank", "an attribute", "a worker", "no mark", "no class", "no module"],
+    ids=[
+        "a method",
+        "in a rank",
+        "an attribute",
+        "a worker",
+        "a constructor",
+        "no mark",
+        "no class",
+        "no module",
+    ],
 )
 def test_an_extension_that_cannot_be_used_puts_its_plugin_out(
     source: str, said: str, ranks: int, make: Make
