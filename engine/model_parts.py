@@ -29,6 +29,7 @@ from .vllm_config import VllmConfig
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
+    from hookserve.ops.dispatch import OpSet
 
 T = TypeVar("T")
 
@@ -61,12 +62,6 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         lambda: host.calls.compile_cache_key(vllm_config),
     )
     ops = vllm_config.compilation_config.ops = choose_ops(vllm_config, host)
-    said += [
-        f"op {claim.name} of {claim.owner}"
-        for kind in ("oot_op", "op_provider")
-        for claim in host.registry(kind).claims()
-        if not claim.plugin.is_builtin
-    ]
     names = [attention.backend] if attention.backend else _own_backends(vllm_config, host)
     attention.backend_classes = [
         _resolve("attention_backend", name, AttentionBackend, host) for name in names
@@ -83,6 +78,21 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         owner = _owner("quantization", model.quantization, host)
         said.append(f"quantization {model.quantization} of {owner}")
     return said
+
+
+def describe_ops(ops: OpSet, host: Host) -> list[str]:
+    """What of the model plugins compute by overrides and providers, so far, for a message."""
+    theirs = {
+        (claim.owner, claim.target_text() if kind == "oot_op" else claim.declaration.name)
+        for kind in ("oot_op", "op_provider")
+        for claim in host.registry(kind).claims()
+        if not claim.plugin.is_builtin
+    }
+    return [
+        f"op {row.op}: {row.implementation} of {row.owner}"
+        for row in ops.rows()
+        if (row.owner, row.implementation) in theirs
+    ]
 
 
 def _own_backends(vllm_config: VllmConfig, host: Host) -> list[str]:

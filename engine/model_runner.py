@@ -134,9 +134,13 @@ class ModelRunner:
         self.sampler.op.row.built = 1
 
     def _blame(self, what: str, error: BaseException) -> str:
+        from .model_parts import describe_ops
+
         owner = f" of plugin {self.model_owner}" if self.model_owner else ""
         name = self.model_name or type(self.model).__qualname__
-        parts = f" (with {', '.join(self.model_parts)})" if self.model_parts else ""
+        ops = self.vllm_config.compilation_config.ops
+        said = self.model_parts if ops is None else describe_ops(ops, current()) + self.model_parts
+        parts = f" (with {', '.join(said)})" if said else ""
         return f"model {name}{owner}{parts} {what}: {describe_error(error)}"
 
     def attention_layers(self) -> dict[str, Any]:
