@@ -164,7 +164,7 @@ class OpSet:
             if obstacle is None:
                 held.provided = self._provide(row)
             elif any(_is_of(claim, op) for claim in self._providers.claims()):
-                row.reason = f"{row.reason}; {obstacle}"
+                row.reason = f"{row.reason}; no provider is asked, since {obstacle}"
         return held
 
     def _names_of(self, backend: type[AttentionBackend]) -> tuple[str, str]:

@@ -228,7 +228,8 @@ def test_the_backend_of_a_plugin_computes_itself_and_is_the_one_in_the_table() -
     assert not provided.seen
     assert table(ops)["kv_write"] == ("theirs", "dist:hookserve:you", 1, 1)
     (row,) = (row for row in ops.rows() if row.op == "kv_write")
-    assert row.reason.endswith("the attention backend 'other' computes that itself")
+    said = "no provider is asked, since the attention backend 'other' computes that itself"
+    assert row.reason.endswith(said)
     named = providing(provided, preferred={"kv_write": ["mine"]})
     with pytest.raises(ValueError, match=r"providers of kv_write \(mine\), but .*'other' computes"):
         attention(named, attention_backends=offered)
