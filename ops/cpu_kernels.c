@@ -223,10 +223,11 @@ static inline __attribute__((always_inline)) void add_part(
         }
 }
 
-/* Constant sizes, where they are known, keep everything in registers. */
 static inline __attribute__((always_inline)) void attend_part(
     const Decode *d, int64_t sequence, int64_t head, int64_t begin, int64_t end, int64_t first,
     const int group, const int pairs, float *result) {
+    /* What the loops over them are compiled for where they are no constants. */
+    if (group < 1 || group > MAX_GROUP || pairs < 1 || pairs > MAX_PAIRS) __builtin_unreachable();
     float scores[MAX_GROUP][SPLIT + 4]; /* four are written at a time */
     const int64_t *table = d->tables + sequence * d->table_stride;
     const bf16 *q = d->query + sequence * d->query_stride + (head * d->group + first) * d->size;
@@ -236,19 +237,32 @@ static inline __attribute__((always_inline)) void attend_part(
     add_part(d, table, head, begin, end, group, pairs, scores, result);
 }
 
+/* Constant sizes, where they are known, keep everything in registers. Each has a function of its
+ * own: all of them in one take the compiler four times as long. */
+#define KNOWN_SIZES(f) f(1, 2) f(2, 2) f(3, 2) f(4, 2) f(1, 4) f(2, 4) f(4, 4)
+#define ATTEND(name, group, pairs, ...)                                                          \
+    static __attribute__((noinline)) void name(const Decode *d, int64_t sequence, int64_t head,  \
+                                               int64_t begin, int64_t end, int64_t first,        \
+                                               ##__VA_ARGS__, float *result) {                   \
+        attend_part(d, sequence, head, begin, end, first, group, pairs, result);                 \
+    }
+#define DEFINE(g, p) ATTEND(attend_##g##_##p, g, p)
+KNOWN_SIZES(DEFINE)
+ATTEND(attend_any, group, pairs, int group, int pairs)
+
 static void attend_heads(const Decode *d, int64_t sequence, int64_t head, int64_t begin,
                          int64_t end, float *result) {
     int pairs = d->size / (2 * LANES);
     for (int64_t first = 0; first < d->group; first += MAX_GROUP) {
         int group = d->group - first < MAX_GROUP ? d->group - first : MAX_GROUP;
         float *to = result + first * (d->size + 2);
-#define KNOWN(g, p)                                                             \
+#define CALL(g, p)                                                              \
     if (group == g && pairs == p) {                                             \
-        attend_part(d, sequence, head, begin, end, first, g, p, to);            \
+        attend_##g##_##p(d, sequence, head, begin, end, first, to);             \
         continue;                                                               \
     }
-        KNOWN(1, 2) KNOWN(2, 2) KNOWN(3, 2) KNOWN(4, 2) KNOWN(1, 4) KNOWN(2, 4) KNOWN(4, 4)
-        attend_part(d, sequence, head, begin, end, first, group, pairs, to);
+        KNOWN_SIZES(CALL)
+        attend_any(d, sequence, head, begin, end, first, group, pairs, to);
     }
 }
 
