@@ -128,7 +128,7 @@ def heed_patched_attention(vllm_config: VllmConfig, host: Host) -> None:
     attention.backend_classes = [plain]
     with building(vllm_config, vllm_config.model_config):
         for layer in vllm_config.compilation_config.static_forward_context.values():
-            if isinstance(layer.impl, fast.get_impl_cls()):
+            if isinstance(getattr(layer, "impl", None), fast.get_impl_cls()):
                 layer.change_backend(plain)
 
 
