@@ -112,6 +112,16 @@ def test_whether_special_tokens_are_added(serve_script: Any, tiny_bos: Any, path
     assert found == ([1, 1, 0] if path == COMPLETIONS else [0, 1, 0])
 
 
+@pytest.mark.parametrize(
+    "text", ["a\x00b", "\ufffe\uffff", "\u202ea\ufeff", "e\u0301\u200d", "\U0010ffff"]
+)
+def test_characters_that_few_expect_are_characters(serve_script: Any, text: str) -> None:
+    completion = {"prompt": text, "stop": text, "cache_salt": text}
+    assert prompts_of(serve_script, COMPLETIONS, completion) == [text]
+    chat = {"messages": [{**USER, "content": text}], "stop": [text]}
+    assert prompts_of(serve_script, CHAT, chat) == [f"<user>{text}<assistant>"]
+
+
 def test_a_prompt_that_begins_with_the_token_that_is_added_says_so_itself(
     serve_script: Any, tiny_bos: Any
 ) -> None:
