@@ -85,13 +85,16 @@ class StructuredOutputsParams(
             )
         if given[0] not in ("json", "json_object"):
             for name in ("whitespace_pattern", "disable_any_whitespace"):
-                self._check(name, not getattr(self, name), f"for a form of JSON, and {given[0]} is")
+                self._check_default(name, given[0])
         if given[0] != "json":
             for name in ("disable_additional_properties", "lenient"):
-                self._check(name, not getattr(self, name), f"for a schema, and {given[0]} is given")
+                self._check_default(name, given[0])
         if self.disable_any_whitespace:
-            pattern = self.whitespace_pattern
-            self._check("whitespace_pattern", pattern is None, "left out where none is allowed")
+            self._check_default("whitespace_pattern", "disable_any_whitespace")
+
+    def _check_default(self, name: str, beside: str) -> None:
+        default = "null" if name == "whitespace_pattern" else "false"
+        self._check(name, not getattr(self, name), f"{default}, which it must be beside {beside}")
 
     @property
     def form(self) -> str:

@@ -41,15 +41,17 @@ def nested(levels: int) -> dict:
         ({"json_object": 1}, "structured_outputs.json_object: 1 is not true or false"),
         (
             {"regex": "a", "disable_any_whitespace": True},
-            "structured_outputs.disable_any_whitespace: True is not for a form of JSON, and regex",
+            "structured_outputs.disable_any_whitespace: True is not false, which it must be beside "
+            "regex",
         ),
         (
             {"json_object": True, "lenient": True},
-            "structured_outputs.lenient: True is not for a schema, and json_object is given",
+            "structured_outputs.lenient: True is not false, which it must be beside json_object",
         ),
         (
             {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True},
-            "structured_outputs.whitespace_pattern: ' ' is not left out where none is allowed",
+            "structured_outputs.whitespace_pattern: ' ' is not null, which it must be beside "
+            "disable_any_whitespace",
         ),
     ],
 )
