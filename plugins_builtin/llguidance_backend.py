@@ -110,10 +110,20 @@ def _next_tokens(matcher: LLMatcher, num_tokens: int) -> np.ndarray[Any, np.dtyp
         ValueError: the grammar is beyond the limits here.
     """
     mask = np.zeros(num_tokens // 32 + 1, dtype=np.int32)
+    started = time.thread_time()
     matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
     _raise_if_broken(matcher)
+    _check_time(time.thread_time() - started)
     mask.view(np.uint32)[num_tokens // 32] &= np.uint32((1 << num_tokens % 32) - 1)
     return mask
+
+
+def _check_time(took_s: float) -> None:
+    if took_s > MAX_MASK_S:
+        raise ValueError(
+            f"the choices for one token take {1000 * took_s:.0f} ms to find; "
+            f"{1000 * MAX_MASK_S:.0f} ms are the limit"
+        )
 
 
 def _raise_if_broken(matcher: LLMatcher) -> None:
@@ -176,7 +186,6 @@ def _try_first_tokens(matcher: LLMatcher, num_tokens: int) -> None:
         ValueError: nothing may, or finding that takes too long.
     """
     for _ in range(2):
-        started = time.thread_time()
         try:
             mask = _next_tokens(matcher, num_tokens)
         except ValueError as error:
@@ -185,12 +194,6 @@ def _try_first_tokens(matcher: LLMatcher, num_tokens: int) -> None:
             raise
         if not mask.any() and not matcher.is_accepting():
             raise ValueError("no text can match it")
-        took_s = time.thread_time() - started
-        if took_s > MAX_MASK_S:
-            raise ValueError(
-                f"the choices for one token take {1000 * took_s:.0f} ms to find; "
-                f"{1000 * MAX_MASK_S:.0f} ms are the limit"
-            )
         forced = matcher.compute_ff_tokens()
         if not forced or matcher.is_stopped():
             return

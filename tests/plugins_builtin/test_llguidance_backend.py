@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -183,3 +184,15 @@ def test_what_is_beyond_the_limits_of_a_step_is_refused_where_it_is_forced() -> 
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     with pytest.raises(ValueError, match="max is 2000"):
         LLGuidanceBackend.validate(GrammarSpec("json", json.dumps(schema)))
+
+
+def test_a_token_whose_choices_take_too_long_to_find_is_the_last(
+    backend: LLGuidanceBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = backend.compile(GrammarSpec("regex", "[a-z]+")).matcher()
+    assert allowed(matcher)
+    assert matcher.accept(ord("a"))
+    clock = itertools.count(0.0, 0.2)
+    monkeypatch.setattr("time.thread_time", lambda: next(clock))
+    with pytest.raises(ValueError, match="one token take 200 ms to find; 100 ms are the limit"):
+        allowed(matcher)
