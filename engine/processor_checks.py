@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookserve.hookspecs.context import enter
-from hookserve.hookspecs.errors import PluginError, describe_error
+from hookserve.hookspecs.errors import PluginError, describe_error, did_you_mean
 from hookserve.hookspecs.notify_loop import caught
 
 from .config import EngineConfig
@@ -96,8 +96,18 @@ def _find_platform(host: Host) -> PlatformClass | None:
     cls = import_platform(claim, host)
     if not isinstance(cls, type) or not issubclass(cls, Platform):
         return None
+    _check_list(claim.plugin.identity, cls)
     is_silent = not cls.unsupported_params and _holder(cls) is Platform
     return None if is_silent else PlatformClass(claim.name, claim.plugin, cls)
+
+
+def _check_list(owner: str, cls: type[Platform]) -> None:
+    fields = SamplingParams.__struct_fields__
+    for name in cls.unsupported_params:
+        if name not in fields:
+            said = f"{cls.__qualname__}.unsupported_params names {name!r}, which is no field of a "
+            said += f"request's SamplingParams{did_you_mean(str(name), fields)}"
+            raise PluginError(owner, "register", said)
 
 
 def ask(processor: Asked, params: SamplingParams, field: str = FIELD) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from limited_platform import Limited, Offers, Picky
+from hookserve.hookspecs import PluginError
+from limited_platform import Limited, Misspelt, Offers, Picky
 from scripted_engine import say
 
 ROUTES = {
@@ -48,6 +49,16 @@ def test_a_capability_that_the_platform_lacks_is_a_400_with_its_param(
     asyncio.run(run())
 
 
+def test_a_platforms_list_with_what_is_no_field_stops_the_start(serve_script: Any) -> None:
+    async def run() -> None:
+        async with serve_script(say("a"), plugins=[Offers(Misspelt)]):
+            pass
+
+    said = r"Offers.*Misspelt.unsupported_params names 'minp'.*did you mean min_p"
+    with pytest.raises(PluginError, match=said):
+        asyncio.run(run())
+
+
 def test_a_platform_that_has_its_own_words_says_them(
     serve_script: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -61,7 +72,8 @@ def test_a_platform_that_has_its_own_words_says_them(
                 return reply.status_code, reply.json().get("error")
 
             code, error = await post(min_p=0.5)
-            assert (code, error["param"]) == (400, "min_p")
+            assert code == 400
+            assert error["param"] == "min_p"
             code, error = await post(n=3)
             assert (code, error["param"], error["message"]) == (400, None, "two choices are enough")
             code, error = await post(seed=13)

@@ -27,11 +27,15 @@ class Picky(Limited):
             raise ZeroDivisionError("the secret is 42")
 
 
+class Misspelt(Limited):
+    unsupported_params: ClassVar[tuple[str, ...]] = ("min_p", "minp")
+
+
 class Offers:
     """A plugin.
 
     Args:
-        cls: ``Limited`` or ``Picky``.
+        cls: one of those above.
     """
 
     def __init__(self, cls: type[Platform] = Limited) -> None:
