@@ -174,7 +174,11 @@ def _known_values(struct: type[msgspec.Struct], path: str) -> list[Any]:
     from msgspec import inspect
 
     def each(kind: inspect.Type) -> list[inspect.Type]:
-        return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
+        if isinstance(kind, inspect.Metadata):  # what only a document says of it
+            return each(kind.type)
+        if isinstance(kind, inspect.UnionType):
+            return [one for member in kind.types for one in each(member)]
+        return [kind]
 
     kinds = [inspect.type_info(struct)]
     for step in _STEP.findall(path):

@@ -167,6 +167,14 @@ def test_only_the_beginning_of_a_long_value_is_written_out() -> None:
     assert num_written < 1000
 
 
+def test_a_field_far_inside_names_the_values_it_knows(serve_script: Any) -> None:
+    message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "x"}]}
+    content = json.dumps({"messages": [message]}).encode()
+    error = error_of(post(serve_script, content, "/v1/chat/completions"))
+    path = "messages[0].tool_calls[0].type"
+    assert error["message"] == f"{path}: expected one of 'function' (given: x)"
+
+
 def test_an_unknown_field_names_the_nearest(serve_script: Any) -> None:
     error = error_of(post(serve_script, b'{"prompt": "a", "temperture": 0}'))
     assert "temperature" in error["message"]
