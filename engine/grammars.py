@@ -8,8 +8,8 @@ sampler holds to it. Making grammars is ``grammar_compiler``'s.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Mask = np.ndarray[Any, np.dtype[np.int32]]
 
+STEP_BUDGETS = 3
+"""So many times the budget of one row are there for the masks of a whole step."""
+
 
 class GrammarReady(NamedTuple):
     """A request that waits no longer."""
@@ -45,9 +48,14 @@ class GrammarReady(NamedTuple):
 class _Followed:
     """A request with its place in its grammar."""
 
-    __slots__ = ("backend", "begins_behind", "end_ids", "failure", "matcher", "num_known")
+    __slots__ = (
+        "backend", "begins_behind", "end_ids", "failure", "grammar", "matcher", "num_known"
+    )  # fmt: skip
 
-    def __init__(self, message: AddRequest, matcher: GrammarMatcher, backend: Backend) -> None:
+    def __init__(
+        self, message: AddRequest, grammar: Grammar, matcher: GrammarMatcher, backend: Backend
+    ) -> None:
+        self.grammar = grammar
         self.matcher = matcher
         self.backend = backend
         params = message.params
@@ -59,18 +67,20 @@ class _Followed:
         self.failure: GrammarFailure | None = None
         """Why the request ends with the step that is under way."""
 
-    def fill(self, mask: Mask, budget_s: float) -> None:
+    def fill(self, mask: Mask, budget_s: float) -> float:
         """Write which tokens may come next; none, where the matcher fails or takes too long.
 
         Args:
             mask: [words] zeros.
+
+        Returns: seconds that it took.
         """
         if self.begins_behind is not None:
             mask[:] = -1
             for token_id in self.end_ids:  # a text that ended here would not have its form
                 mask.view(np.uint32)[token_id // 32] &= ~np.uint32(1 << token_id % 32)
-            return
-        started = time.perf_counter()
+            return 0.0
+        started = perf_counter()
         try:
             self.backend.call("fill_mask", self.matcher.fill_mask, mask)
             if self.end_ids and self.backend.call("can_end", self.matcher.can_end):
@@ -79,7 +89,7 @@ class _Followed:
         except (InvalidRequestError, PluginError) as error:
             mask[:] = 0
             self.failure = _failure(error)
-        elapsed_s = time.perf_counter() - started
+        elapsed_s = perf_counter() - started
         if elapsed_s > budget_s:
             mask[:] = 0
             self.failure = GrammarFailure(
@@ -87,6 +97,7 @@ class _Followed:
                 f"{budget_s:g} s.",
                 False,
             )
+        return elapsed_s
 
     def take(self, token_ids: Iterable[int]) -> bool:
         """Go on by these tokens; whether nothing may follow them."""
@@ -179,7 +190,7 @@ class Grammars:
             matcher = backend.call("matcher", grammar.matcher)
         except (InvalidRequestError, PluginError) as error:
             return GrammarReady(message, _refusal(message, _failure(error)))
-        self.followed[message.request_id] = _Followed(message, matcher, backend)
+        self.followed[message.request_id] = _Followed(message, grammar, matcher, backend)
         return GrammarReady(message, None)
 
     def forget(self, request_ids: str | Iterable[str]) -> None:
@@ -222,9 +233,27 @@ class Grammars:
         if not ids:
             return None
         bitmask = np.zeros((len(ids), self._num_words), dtype=np.int32)
-        for row, request_id in enumerate(ids):
-            self.followed[request_id].fill(bitmask[row], self._budget_s)
+        self._fill([self.followed[request_id] for request_id in ids], bitmask)
         return GrammarOutput(ids, bitmask)
+
+    def _fill(self, rows: Sequence[_Followed], bitmask: Mask) -> None:
+        """Fill a row for each. The step waits for all of them, so they have a time together. When
+        it has passed, a row has a twentieth of its own time, and the grammar that took the most has
+        no row more."""
+        spent_s: dict[int, float] = {}
+        left_s = STEP_BUDGETS * self._budget_s
+        for mask, followed in zip(bitmask, rows, strict=True):
+            key = id(followed.grammar)
+            if left_s <= 0 and key in spent_s and spent_s[key] == max(spent_s.values()):
+                followed.failure = GrammarFailure(
+                    f"The {followed.backend.label} took {spent_s[key]:.2g} s for one token of "
+                    "other sequences with this grammar; ask for fewer at once.",
+                    False,
+                )
+                continue
+            took_s = followed.fill(mask, self._budget_s / (20 if left_s <= 0 else 1))
+            spent_s[key] = spent_s.get(key, 0.0) + took_s
+            left_s -= took_s
 
     def follow(self, outputs: Sequence[EngineCoreOutput]) -> list[EngineCoreOutput]:
         """Take in what the step brought.

@@ -13,7 +13,7 @@ import pytest
 import toy_grammars
 from fake_engine import VOCAB, Collected, continuation, make_request, next_token
 from harness import wait_until
-from hookserve.engine import grammar_compiler
+from hookserve.engine import grammar_compiler, grammars
 from hookserve.engine.messages import AddRequest
 from hookserve.engine.structured_outputs import MAX_SPEC_BYTES, StructuredOutputsParams
 from hookserve.hookspecs.grammar_types import GrammarVocabulary
@@ -270,6 +270,37 @@ def test_a_token_that_takes_too_long_to_find_is_its_requests_last(make_core):
     assert last.error.startswith("The grammar backend toy_grammars:ToyBackend took ")
     assert last.finish_reason == "error" and not last.is_refusal
     assert collected.tokens["free"] == continuation([4, 5], 4)
+
+
+def test_a_step_does_not_wait_for_many_sequences_of_one_slow_grammar(make_core, monkeypatch):
+    """Each takes less than the time of one; together they take more than a step has."""
+    now = [0.0]
+    asked = []
+    fill = toy_grammars.ToyMatcher.fill_mask
+
+    def fill_slowly(self: Any, mask: Any) -> None:
+        if self.wanted.get("loop"):
+            asked.append(self)
+            now[0] += 0.9
+        fill(self, mask)
+
+    core = make_core()
+    core.grammars._budget_s = 1.0
+    monkeypatch.setattr(toy_grammars.ToyMatcher, "fill_mask", fill_slowly)
+    monkeypatch.setattr(grammars, "perf_counter", lambda: now[0])
+    for n in range(8):
+        core.add_request(formed(f"slow{n}", [4, 5], loop=True))
+    core.add_request(formed("quick", [4, 5]))
+    while core.grammars.waiting:
+        core.wait_for_grammars()
+        core.take_ready()
+    collected = Collected()
+    collected.add(core.step().outputs)
+    assert len(asked) == 4, "what is left of the step's time is looked at before each"
+    refused = [name for name, output in collected.last.items() if output.error]
+    assert refused == ["slow4", "slow5", "slow6", "slow7"]
+    assert "of other sequences with this grammar" in collected.last["slow4"].error
+    assert run(core, collected).tokens["quick"] == held_to([4, 5], STEPS)
 
 
 def test_a_form_that_is_too_large_never_reaches_the_backend(make_core):
