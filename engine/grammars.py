@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 Mask = np.ndarray[Any, np.dtype[np.int32]]
 
-STEP_BUDGETS = 3
-"""So many times the budget of one row are there for the masks of a whole step."""
+STEP_SHARE, LATE_SHARE = 0.25, 0.01
+"""Of the time that one row may take: what all rows of a step have together before some fail, and
+what each of the others has then."""
 
 
 class GrammarReady(NamedTuple):
@@ -238,10 +239,9 @@ class Grammars:
 
     def _fill(self, rows: Sequence[_Followed], bitmask: Mask) -> None:
         """Fill a row for each. The step waits for all of them, so they have a time together. When
-        it has passed, a row has a twentieth of its own time, and the grammar that took the most has
-        no row more."""
+        it has passed, the grammar that took the most has no row more, and others have little."""
         spent_s: dict[int, float] = {}
-        left_s = STEP_BUDGETS * self._budget_s
+        left_s = STEP_SHARE * self._budget_s
         for mask, followed in zip(bitmask, rows, strict=True):
             key = id(followed.grammar)
             if left_s <= 0 and key in spent_s and spent_s[key] == max(spent_s.values()):
@@ -251,7 +251,7 @@ class Grammars:
                     False,
                 )
                 continue
-            took_s = followed.fill(mask, self._budget_s / (20 if left_s <= 0 else 1))
+            took_s = followed.fill(mask, self._budget_s * (LATE_SHARE if left_s <= 0 else 1.0))
             spent_s[key] = spent_s.get(key, 0.0) + took_s
             left_s -= took_s
 
