@@ -105,7 +105,7 @@ class ChosenParser:
 
 
 class _Guarded:
-    """A stream of a parser's, whose code runs as its plugin's."""
+    """A stream of a parser's, whose code runs as its plugin's, and whose texts can be written."""
 
     def __init__(self, chosen: ChosenParser, stream: CallStream) -> None:
         self._chosen = chosen
@@ -113,11 +113,19 @@ class _Guarded:
 
     def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
         with self._chosen.running():
-            return self._stream.push(text, token_ids)
+            return self._checked(self._stream.push(text, token_ids))
 
     def end(self) -> DeltaMessage:
         with self._chosen.running():
-            return self._stream.end()
+            return self._checked(self._stream.end())
+
+    def _checked(self, message: DeltaMessage) -> DeltaMessage:
+        if not self._chosen.is_builtin:
+            for text in message.texts():
+                if not isinstance(text, str):
+                    raise TypeError(f"gave {cut(text)!r}; expected a str")
+                text.encode()  # half of a surrogate pair is no text
+        return message
 
 
 class ReplyParsers:

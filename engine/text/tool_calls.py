@@ -7,7 +7,7 @@ server's.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -102,6 +102,13 @@ class DeltaMessage:
 
     def __bool__(self) -> bool:
         return bool(self.content or self.reasoning or self.tool_calls)
+
+    def texts(self) -> Iterator[str]:
+        """Every text in it."""
+        for call in self.tool_calls:
+            if call.function is not None:
+                yield from filter(None, (call.id, call.function.name, call.function.arguments))
+        yield from filter(None, (self.content, self.reasoning))
 
     def add(self, other: DeltaMessage) -> None:
         """Append what a later step added."""

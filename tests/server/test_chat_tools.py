@@ -425,13 +425,17 @@ def test_what_cannot_be_is_refused_by_path(serve_script: Any, body: Any, param: 
 
 
 class Shouting(ToolParser):
-    """Every text in capitals is the name of a call; a question mark is too much for it."""
+    """Every text in capitals is the name of a call; some marks are too much for it."""
+
+    ODD: Mapping[str, Any] = MappingProxyType({"!": "\ud83d", "#": 5})
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         from hookserve.engine.text.tool_calls import FunctionCall, ToolCall
 
         if "?" in model_output:
             raise LookupError("a secret")
+        if model_output in self.ODD:
+            return ExtractedToolCallInformation(False, [], self.ODD[model_output])
         is_call = model_output.isupper()
         calls = [ToolCall(FunctionCall(model_output, "{}"))] if is_call else []
         return ExtractedToolCallInformation(is_call, calls, None if is_call else model_output)
@@ -475,9 +479,12 @@ def test_a_parser_that_knows_whole_texts_alone_is_streamed_too(
     assert reason == ("tool_calls" if text == "STOP" else "stop")
 
 
-def test_a_parser_that_fails_fails_its_request_under_its_plugins_name(serve_script: Any) -> None:
+@pytest.mark.parametrize("text", ["?", "!", "#"])
+def test_a_parser_that_fails_fails_its_request_under_its_plugins_name(
+    serve_script: Any, text: str
+) -> None:
     async def run() -> None:
-        async with serve_script(say("?"), **SHOUTING) as served:
+        async with serve_script(say(text), **SHOUTING) as served:
             body = {"messages": [USER], "tools": TOOLS}
             whole = await served.http.post(PATH, json=body)
             events = (await served.http.post(PATH, json=body | {"stream": True})).text
