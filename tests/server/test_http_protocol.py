@@ -296,14 +296,14 @@ def test_a_body_of_very_many_small_parts_is_refused_before_it_is_decoded(
 def test_a_prompt_of_too_many_tokens_is_refused_before_each_is_looked_at(
     serve_script: Any, prompt: list[Any], param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hookserve.server import openai_completions
+    from hookserve.server import prompts
 
     def never(prompt: Any) -> Any:
         raise AssertionError("it was looked at")
 
     async def run() -> Any:
         async with serve_script(say("a")) as served:
-            monkeypatch.setattr(openai_completions, "split_prompt", never)
+            monkeypatch.setattr(prompts, "split_prompt", never)
             return await served.http.post("/v1/completions", json={"prompt": prompt})
 
     reply = asyncio.run(run())

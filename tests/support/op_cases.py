@@ -27,7 +27,7 @@ _TOLERANCES = {
     torch.float16: (2**-9, 2e-3),
     torch.bfloat16: (2**-6, 1e-2),
 }
-"""Relative, and absolute for numbers about 1."""
+"""Relative, and absolute for numbers up to 1; twice that for sums of larger ones."""
 
 
 class Source:
@@ -266,7 +266,7 @@ def _assert_near(got: Any, expected: Any) -> None:
     assert got.is_contiguous(), "layers take views of it"
     rtol, atol = _TOLERANCES[expected.dtype]
     scale = float(expected.abs().max()) if expected.numel() else 1.0
-    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol * min(1.0, scale))
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol * min(2.0, scale))
 
 
 def _assert_sampled(got: torch.Tensor, arguments: Arguments) -> None:
