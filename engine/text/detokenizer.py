@@ -76,7 +76,7 @@ class _ByteLevelDecoder:
         if not held or token_id in self._hidden:
             return 0
         goes_on = token_id is not None and _goes_on(held, self._token_bytes(token_id))
-        return 0 if goes_on else 1  # whatever is held is the beginning of one character
+        return 0 if goes_on else len(held.decode(errors="replace"))
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
@@ -145,9 +145,17 @@ class _WindowDecoder:
 
 
 def _goes_on(held: bytes, more: bytes) -> bool:
-    """Whether a character of which the first bytes are held goes on with the first of ``more``."""
+    """Whether a character of which the first bytes are held goes on with the first of ``more``.
+
+    Not asked of Python's incremental decoder, which also holds half of a surrogate pair back.
+    """
+    begun = held + more[:1]
+    return not more or any(_is_text(begun + b"\x80" * num_lacking) for num_lacking in range(3))
+
+
+def _is_text(data: bytes) -> bool:
     try:
-        codecs.utf_8_decode(held + more[:1], "strict", False)
+        data.decode()
     except UnicodeDecodeError:
         return False
     return True

@@ -231,6 +231,8 @@ def test_logprobs_and_offsets_go_with_their_tokens(
 )
 @example(data=b"\xf0a", step=1)
 @example(data=b"\xf0\x9fa\xf0", step=2)
+@example(data=b"\xed\xa0", step=1)
+@example(data=b"\xe0\xed\xa0\x80", step=1)
 def test_offsets_are_those_of_pythons_own_decoder_whatever_the_bytes(
     byte_level: Tokenizer, data: bytes, step: int
 ) -> None:
