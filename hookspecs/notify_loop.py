@@ -100,9 +100,9 @@ _BEGIN_COARSE = """\
     coarse_cell[0] = cell
     if stopped[0]:
         start()
-    before = began[0]
+    before = call[0]
     try:
-        began[0] = clock()
+        call[0] = count
 """
 _BEGIN_TIMED = """\
     try:
@@ -127,7 +127,7 @@ _SAMPLE = """\
 _END_COARSE = """\
     finally:
         cell[0] = outer{after}
-        began[0] = before
+        call[0] = before
         if token is not None:
             leave(token)
         if late[0]:
@@ -158,6 +158,7 @@ class NotifyLoop:
         self, hook: Notify, guards: Sequence[Guard], coarse: CoarseClock | None = None
     ) -> None:
         self._hook, self._guards, self._coarse = hook, tuple(guards), coarse
+        self._first = 0 if coarse is None else coarse.first_number()
         self._slot = next((guard.plugin.slot for guard in guards), None)
         self._space: dict[str, Any] = {
             "count": 0,
@@ -175,7 +176,8 @@ class NotifyLoop:
         if coarse is not None:
             self._space |= {
                 "coarse_cell": coarse.cell,
-                "began": coarse.began,
+                "call": coarse.call,
+                "count": self._first,
                 "stopped": coarse.stopped,
                 "start": coarse.start,
                 "late": coarse.late,
@@ -188,7 +190,7 @@ class NotifyLoop:
     def count(self) -> int:
         """How often all were told."""
         count: int = self._space["count"]
-        return count
+        return count - self._first
 
     def end(self) -> None:
         """Hand the count over to the guards; another loop takes the place of this one."""

@@ -33,12 +33,10 @@ def best_of(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return best
 
 
-# The crash mark of child processes is a store to shared memory for each call: on some machines as
-# dear as the plain call itself.
-@pytest.mark.parametrize(("marked", "most"), [(False, 3), (True, 3.5)], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
 @pytest.mark.parametrize("wanted", ["batch, output", "batch, ctx", "output"])
 def test_five_guarded_observers_cost_at_most_three_times_the_plain_calls(
-    wanted: str, marked: bool, most: float, make_host: Any
+    wanted: str, marked: bool, make_host: Any
 ) -> None:
     source = f"def after_step(self, {wanted}): pass"
     observers = [observer(f"O{n}", source) for n in range(NUM_OBSERVERS)]
@@ -59,9 +57,9 @@ def test_five_guarded_observers_cost_at_most_three_times_the_plain_calls(
     for _ in range(12):  # a busy machine makes it dearer, and never cheaper
         took = best_of({"plain": plain, "guarded": lambda: tell(None, None)})
         ratios.append(took["guarded"] / took["plain"])
-        if ratios[-1] <= most:
+        if ratios[-1] <= 3:
             break
-    assert min(ratios) <= most, ratios
+    assert min(ratios) <= 3, ratios
 
 
 def test_a_hook_that_nobody_implements_costs_one_attribute_test(make_host: Any) -> None:
