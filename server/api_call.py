@@ -24,7 +24,7 @@ from hookserve.hookspecs import ApiRequest, PluginError, Principal, Refusal, Req
 from hookserve.hookspecs.errors import exc_info_of
 
 from .errors import ApiError, bad_request, engine_failure, plugin_failure, refused
-from .openai_request import MAX_BYTES_ON_LOOP, UNUSED_HEADER, read_request, serving_of
+from .openai_request import MAX_BYTES_ON_LOOP, note_unused, read_request, serving_of
 from .processor_questions import FIELD
 from .request_context import head_of, principal_of, rename, request_id_of
 from .response_filter import ResponseFilter
@@ -204,10 +204,7 @@ class ApiCall:
 
     def note_unused(self, names: Iterable[str]) -> None:
         """Let the reply say that these fields have no effect."""
-        named = [name for name in self.headers.get(UNUSED_HEADER, "").split(", ") if name]
-        unused = sorted({*named, *names})
-        if unused:
-            self.headers[UNUSED_HEADER] = ", ".join(unused)
+        note_unused(self.headers, names)
 
     def response_filter(self) -> ResponseFilter | None:
         """What the text goes through on its way to the client, if there is anything."""

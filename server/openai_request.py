@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -37,8 +38,17 @@ async def read_request(request: Request, decoder: RequestDecoder) -> Reading:
         decoded, unused = await asyncio.to_thread(decoder.decode, body)
     else:
         decoded, unused = decoder.decode(body)
-    headers = {UNUSED_HEADER: ", ".join(sorted(unused))} if unused else {}
+    headers: dict[str, str] = {}
+    note_unused(headers, unused)
     return Reading(body, decoded, headers)
+
+
+def note_unused(headers: dict[str, str], names: Iterable[str]) -> None:
+    """Let a reply with these headers say that these fields have no effect either."""
+    named = [name for name in headers.get(UNUSED_HEADER, "").split(", ") if name]
+    unused = sorted({*named, *names})
+    if unused:
+        headers[UNUSED_HEADER] = ", ".join(unused)
 
 
 def serving_of(request: Request) -> Serving:

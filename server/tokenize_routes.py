@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from .errors import bad_request
-from .openai_request import UNUSED_HEADER, read_request, serving_of
+from .openai_request import note_unused, read_request, serving_of
 from .prompts import read_chat, unused_options
 from .serving import Serving
 from .wire_chat import ChatRequest
@@ -29,7 +29,7 @@ class TokenizeEndpoint:
 async def tokenize(request: Request) -> Response:
     serving = serving_of(request)
     reading = await read_request(request, TOKENIZE_DECODER)
-    wanted, headers = reading.decoded, dict(reading.headers)
+    wanted = reading.decoded
     serving.model_name(wanted.model)
     if (wanted.prompt is None) == (wanted.messages is None):
         raise bad_request(
@@ -41,8 +41,7 @@ async def tokenize(request: Request) -> Response:
         tokens = await serving.prompts.count(wanted.prompt, special)
     else:
         tokens, unused = await _chat_tokens(serving, wanted)
-        if unused:
-            headers[UNUSED_HEADER] = ", ".join(unused)
+        note_unused(reading.headers, unused)
     spelled = await serving.prompts.spell(tokens) if wanted.return_token_strs else None
     return _json(
         {
@@ -51,7 +50,7 @@ async def tokenize(request: Request) -> Response:
             "tokens": tokens,
             "token_strs": spelled,
         },
-        headers,
+        reading.headers,
     )
 
 
@@ -70,7 +69,7 @@ async def _chat_tokens(serving: Serving, wanted: TokenizeRequest) -> tuple[list[
     unused = unused_options(fields, serving.prompts.unread(chat.options))
     if chat.tools and not serving.prompts.shows_tools(chat):
         unused.append("tools")
-    return tokens, sorted(unused)
+    return tokens, unused
 
 
 def _refuse_chat_fields(wanted: TokenizeRequest) -> None:

@@ -105,5 +105,8 @@ def test_what_they_refuse(serve_script: Any, path: str, body: dict[str, Any], pa
 def test_another_model_and_options_without_effect(serve_script: Any) -> None:
     assert ask(serve_script, TOKENIZE, {"prompt": "a", "model": "x"}).status_code == 404
     assert ask(serve_script, DETOKENIZE, {"tokens": [1], "model": "x"}).status_code == 404
-    reply = ask(serve_script, TOKENIZE, {"messages": [USER], "chat_template_kwargs": {"x": 1}})
+    body = {"messages": [USER], "chat_template_kwargs": {"x": 1}}
+    reply = ask(serve_script, TOKENIZE, body)
     assert reply.headers["x-hookserve-unused"] == "chat_template_kwargs.x"
+    reply = ask(serve_script, TOKENIZE, {**body, "user": "u"})
+    assert reply.headers["x-hookserve-unused"] == "chat_template_kwargs.x, user"
