@@ -10,25 +10,23 @@ from typing import Any
 
 import torch
 
-from .context import get_model_context
+from .context import get_kernels
 from .cpu_kernels import CpuKernels
 
 
 def supports(device: torch.device, dtype: torch.dtype) -> bool | str:
     """Whether the model has kernels; those are for one device and one dtype."""
     del device, dtype
-    context = get_model_context()
-    has = context is not None and context.kernels is not None
-    return has or "there are no compiled kernels"
+    return get_kernels() is not None or "there are no compiled kernels"
 
 
 class _Provider:
     """Built where ``supports`` has said yes."""
 
     def __init__(self) -> None:
-        context = get_model_context()
-        assert context is not None and context.kernels is not None, "it was asked for before"
-        self.kernels: CpuKernels = context.kernels
+        kernels = get_kernels()
+        assert kernels is not None, "it was asked for before"
+        self.kernels: CpuKernels = kernels
 
 
 class CRMSNorm(_Provider):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .attention_backend import AttentionImpl
-from .context import AttentionMetadata, get_model_context
+from .context import AttentionMetadata, get_kernels
 from .cpu_kernels import LANES, MAX_HEAD_SIZE
 from .paged_attention import PagedAttentionBackend, PagedAttentionImpl
 
@@ -36,9 +36,8 @@ class CompiledAttentionBackend(PagedAttentionBackend):
 
     @classmethod
     def validate_configuration(cls, *args: Any, **kwargs: Any) -> list[str]:
-        context = get_model_context()
         lacking = super().validate_configuration(*args, **kwargs)
-        if context is None or context.kernels is None:
+        if get_kernels() is None:
             lacking.append("a machine or a start without compiled kernels")
         return lacking
 
@@ -51,9 +50,9 @@ class CompiledAttentionImpl(PagedAttentionImpl):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        context = get_model_context()
-        assert context is not None and context.kernels is not None, "the backend was validated"
-        self._kernels = context.kernels
+        kernels = get_kernels()
+        assert kernels is not None, "the backend was validated"
+        self._kernels = kernels
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         super().bind_kv_cache(kv_cache)

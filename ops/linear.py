@@ -20,7 +20,7 @@ from torch import nn
 from hookserve.hookspecs.as_written import AsWritten
 from hookserve.hookspecs.current_host import describe_patch
 
-from .context import get_model_context, get_tp_group
+from .context import get_kernels, get_tp_group
 from .custom_op import PluggableLayer
 from .op_function import OpFunction, take_op
 from .packed_linear import can_pack, pack, packed_linear
@@ -75,7 +75,7 @@ class UnquantizedLinearMethod(LinearMethodBase):
     ) -> None:
         """Register ``weight: [sum(output_partition_sizes), input_size_per_partition]``."""
         self.op = take_op("linear")
-        self.kernels = take_kernels()
+        self.kernels = get_kernels()
         shape = (sum(output_partition_sizes), input_size_per_partition)
         weight = nn.Parameter(torch.empty(shape, dtype=params_dtype), requires_grad=False)
         set_weight_attrs(weight, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
@@ -123,12 +123,6 @@ def multiply(
         if answer is not NotImplemented:
             return answer
     return packed_linear(x, packed, bias)
-
-
-def take_kernels() -> CpuKernels | None:
-    """Those of the model that is being built."""
-    context = get_model_context()
-    return None if context is None else context.kernels
 
 
 def add_packed(layer: nn.Module, weight: torch.Tensor, kernels: CpuKernels | None) -> torch.Tensor:

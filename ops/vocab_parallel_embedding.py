@@ -11,9 +11,9 @@ from torch import nn
 
 from hookserve.hookspecs.as_written import AsWritten
 
-from .context import get_tp_group
+from .context import get_kernels, get_tp_group
 from .custom_op import PluggableLayer
-from .linear import QuantizeMethodBase, add_packed, multiply, should_pack, take_kernels
+from .linear import QuantizeMethodBase, add_packed, multiply, should_pack
 from .op_function import OpFunction, take_op
 from .parameter import copy_weight, set_weight_attrs
 
@@ -45,7 +45,7 @@ class UnquantizedEmbeddingMethod(QuantizeMethodBase):
         """Register ``weight: [vocabulary of this rank, hidden]``."""
         if isinstance(layer, ParallelLMHead):
             self.logits_op = take_op("logits")
-            self.kernels = take_kernels()
+            self.kernels = get_kernels()
         else:
             self.embedding_op = take_op("embedding")
         shape = (sum(output_partition_sizes), input_size_per_partition)
