@@ -151,3 +151,19 @@ class AttentionBackend:
             ("soft cap of the scores", logits_soft_cap, cls.supports_logits_soft_cap()),
         ]
         return [f"{what} {value}" for what, value, can in asked if value is not None and not can]
+
+
+def check_kv_cache(
+    backend: type[AttentionBackend], kv_cache: torch.Tensor, num_kv_heads: int, head_size: int
+) -> None:
+    """For a backend whose cache has blocks in its first dimension, and a block's tokens in the
+    second last.
+
+    Raises:
+        ValueError: the cache has not the shape that the backend states.
+    """
+    expected = backend.get_kv_cache_shape(
+        kv_cache.shape[0], kv_cache.shape[-2], num_kv_heads, head_size
+    )
+    if tuple(kv_cache.shape) != expected:
+        raise ValueError(f"a KV cache of shape {expected} is needed, not {tuple(kv_cache.shape)}")

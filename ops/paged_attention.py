@@ -16,7 +16,7 @@ from torch import nn
 
 from hookserve.hookspecs.as_written import AsWritten
 
-from .attention_backend import AttentionBackend, AttentionImpl
+from .attention_backend import AttentionBackend, AttentionImpl, check_kv_cache
 from .attention_kernels import (
     attend,
     decode_by_matmul,
@@ -92,13 +92,7 @@ class PagedAttentionImpl(AttentionImpl):
         )
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
-        expected = PagedAttentionBackend.get_kv_cache_shape(
-            kv_cache.shape[0], kv_cache.shape[-2], self.num_kv_heads, self.head_size
-        )
-        if tuple(kv_cache.shape) != expected:
-            raise ValueError(
-                f"a KV cache of shape {expected} is needed, not {tuple(kv_cache.shape)}"
-            )
+        check_kv_cache(PagedAttentionBackend, kv_cache, self.num_kv_heads, self.head_size)
         self._block_bytes = kv_cache[0].numel() * kv_cache.element_size()
         self._rows = kv_cache.view(-1, self.head_size)
         pages = kv_cache.view(-1, kv_cache.shape[-2] * self.head_size)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookserve.ops.attention_backend import AttentionBackend, AttentionImpl
+from hookserve.ops.attention_backend import AttentionBackend, AttentionImpl, check_kv_cache
 from hookserve.ops.context import AttentionMetadata
 
 from .availability import DTYPES, why_not
@@ -85,13 +85,7 @@ class TritonAttentionImpl(AttentionImpl):
         self._attend_decode, self._attend_prefill = attend_decode, attend_prefill
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
-        expected = TritonAttentionBackend.get_kv_cache_shape(
-            kv_cache.shape[0], kv_cache.shape[-2], self.num_kv_heads, self.head_size
-        )
-        if tuple(kv_cache.shape) != expected:
-            raise ValueError(
-                f"a KV cache of shape {expected} is needed, not {tuple(kv_cache.shape)}"
-            )
+        check_kv_cache(TritonAttentionBackend, kv_cache, self.num_kv_heads, self.head_size)
 
     def forward(
         self,
