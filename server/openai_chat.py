@@ -44,7 +44,7 @@ class ChatCompletionsEndpoint:
             limits = serving.limits
             prompt = await self.render_chat_request(serving, checked.prompt)
             if not serving.parsers.reads_options:
-                unread = serving.prompts.unread(checked.prompt.options)
+                unread = serving.prompts.unread(checked.prompt)
                 call.note_unused(unused_options(wanted, unread))
             limits.check_prompt_logprobs(wanted.prompt_logprobs, len(prompt))
             params = sampling_params(

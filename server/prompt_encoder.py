@@ -93,12 +93,13 @@ class PromptEncoder:
         for path, text in texts.items():
             self._check_length(text, path, may_be_longer=shortening is not None)
 
-        def encode(text: str) -> list[int]:
-            if shortening is None:
-                return self._tokenizer.encode(text, add_special_tokens, aside=True)
-            return self._tokenizer.encode_part(text, *shortening, add_special_tokens)
+        def encode() -> dict[str, list[int]]:
+            return {
+                path: self._encode(text, add_special_tokens, shortening)
+                for path, text in texts.items()
+            }
 
-        return await self._in_thread(lambda: {path: encode(text) for path, text in texts.items()})
+        return await self._in_thread(encode)
 
     async def count(self, text: str, add_special_tokens: bool) -> list[int]:
         """The tokens of a text that may be longer than the context.
@@ -107,8 +108,7 @@ class PromptEncoder:
             ApiError: 400 for one that would take too long.
         """
         self._check_length(text, "prompt", may_be_longer=True)
-        encode = self._tokenizer.encode
-        return await self._in_thread(lambda: encode(text, add_special_tokens, aside=True))
+        return await self._in_thread(lambda: self._encode(text, add_special_tokens, None))
 
     async def encode_chat(self, chat: Chat, is_counted: bool = False) -> list[int]:
         """Render the messages with the model's template and tokenize the result.
@@ -123,9 +123,14 @@ class PromptEncoder:
         may_be_longer = is_counted or chat.shortening is not None
         self._check_length(text, "messages", may_be_longer=may_be_longer)
         special = chat.add_special_tokens
-        encode = self._tokenizer.encode
-        ids = await self._in_thread(lambda: encode(text, special, aside=True))
-        return ids if chat.shortening is None else chat.shortening.of(ids)
+        return await self._in_thread(lambda: self._encode(text, special, chat.shortening))
+
+    def _encode(
+        self, text: str, add_special_tokens: bool, shortening: Shortening | None
+    ) -> list[int]:
+        if shortening is None:
+            return self._tokenizer.encode(text, add_special_tokens, aside=True)
+        return self._tokenizer.encode_part(text, *shortening, add_special_tokens)
 
     async def _render(self, chat: Chat) -> str:
         template = self._template_of(chat)
@@ -165,11 +170,12 @@ class PromptEncoder:
         """Names that options of the template may not have."""
         return self._template.reserved if self._template is not None else frozenset()
 
-    def unread(self, options: Mapping[str, Any]) -> list[str]:
-        """The names of those options that the template does not look at."""
-        if not options or self._template is None:
-            return list(options)
-        return [name for name in options if name not in self._template.variables]
+    def unread(self, chat: Chat) -> list[str]:
+        """The names of those options of a chat that its template does not look at."""
+        template = self._template_of(chat)
+        if not chat.options or template is None:
+            return list(chat.options)
+        return [name for name in chat.options if name not in template.variables]
 
     async def spell_bad_words(self, words: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
         if not words:

@@ -66,7 +66,7 @@ async def _chat_tokens(serving: Serving, wanted: TokenizeRequest) -> tuple[list[
     )
     chat = read_chat(fields, serving.limits, serving.prompts.reserved_options)
     tokens = await serving.prompts.encode_chat(chat, is_counted=True)
-    unused = unused_options(fields, serving.prompts.unread(chat.options))
+    unused = unused_options(fields, serving.prompts.unread(chat))
     if chat.tools and not serving.prompts.shows_tools(chat):
         unused.append("tools")
     return tokens, unused

@@ -79,6 +79,16 @@ def test_a_longer_chat_is_shortened(serve_script: Any) -> None:
     assert prompts_of(serve_script, CHAT, body) == ["x" * 101 + "<assistant>"]
 
 
+def test_a_shortened_chat_keeps_the_tokens_that_were_asked_for(
+    serve_script: Any, tiny_bos: Any
+) -> None:
+    body = {"messages": [USER], "truncate_prompt_tokens": 3, "add_special_tokens": True}
+    _, (request,) = sent(serve_script, CHAT, body)
+    assert request.prompt_token_ids == [256, *b"t>"]
+    _, (request,) = sent(serve_script, CHAT, {**body, "truncation_side": "right"})
+    assert request.prompt_token_ids == [256, *b"<u"]
+
+
 def test_a_shortened_prompt_keeps_the_tokens_that_its_tokenizer_adds(tiny_bos: Any) -> None:
     assert tiny_bos.encode("abcd") == [256, 97, 98, 99, 100]
     assert tiny_bos.encode_part("abcd", 3, "end") == [256, 99, 100]
@@ -169,6 +179,19 @@ def test_options_that_the_template_does_not_look_at_are_named(serve_script: Any)
     assert reply.headers["x-hookserve-unused"] == (
         "chat_template_kwargs.a, chat_template_kwargs.thinking, reasoning_effort, user, vllm_xargs"
     )
+
+
+def test_options_that_the_template_of_tools_looks_at_are_not_named(
+    serve_script: Any, byte_tokenizer: Any
+) -> None:
+    byte_tokenizer.chat_templates["tool_use"] = "{{ tools | length }}{{ quiet }}"
+    body = {"messages": [USER], "chat_template_kwargs": {"quiet": True}}
+    reply, _ = sent(serve_script, CHAT, body)
+    assert reply.headers["x-hookserve-unused"] == "chat_template_kwargs.quiet"
+    tool = {"type": "function", "function": {"name": "weather"}}
+    reply, (request,) = sent(serve_script, CHAT, {**body, "tools": [tool], "tool_choice": "none"})
+    assert bytes(request.prompt_token_ids).decode() == "1True"
+    assert "x-hookserve-unused" not in reply.headers
 
 
 def test_options_that_a_parser_looks_at_are_not_named(serve_script: Any) -> None:
