@@ -29,10 +29,12 @@ def tool_choice(wanted: ChatRequest, *, may_choose: bool) -> Choice:
     """
     tools, choice = wanted.tools or [], wanted.tool_choice
     names = [tool.function.name for tool in tools]
+    seen: set[str] = set()
     for i, name in enumerate(names):
-        if name in names[:i]:
+        if name in seen:
             path = f"tools[{i}].function.name"
             raise bad_request(f"{path}: {name!r} is a tool already", path, "invalid_value")
+        seen.add(name)
     if not tools:
         if choice in (None, "none", "auto"):
             return "none"
