@@ -111,9 +111,7 @@ def _check(serving: Serving, wanted: ChatRequest) -> Checked:
 
 
 def _max_tokens(limits: ContextLimits, num_prompt: int, wanted: ChatRequest) -> int:
-    asked, path = wanted.max_completion_tokens, "max_completion_tokens"
-    if asked is None:
-        asked, path = wanted.max_tokens, "max_tokens"
+    asked, path = wanted.asked_max_tokens()
     return limits.max_tokens(num_prompt, asked, None, path=path, prompt_path="messages")
 
 

@@ -154,9 +154,7 @@ def read_chat(wanted: ChatRequest, limits: ContextLimits, reserved: frozenset[st
             param="messages",
             code="too_many_messages",
         )
-    asked = wanted.max_completion_tokens
-    if asked is None:
-        asked = wanted.max_tokens
+    asked, _ = wanted.asked_max_tokens()
     continues = bool(wanted.continue_final_message)
     if continues and wanted.add_generation_prompt:
         raise bad_request(

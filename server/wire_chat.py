@@ -81,6 +81,12 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
 
+    def asked_max_tokens(self) -> tuple[int | None, str]:
+        """How long the answer may be, and the field that says so: the newer one, if it is given."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
 
 DECODER = RequestDecoder(
     ChatRequest,
@@ -206,27 +212,13 @@ def choice(
     logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One entry of ``choices`` in the whole reply."""
-    value: dict[str, Any] = {
-        "index": index,
-        "message": message,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason,
-    }
-    if stop_reason is not None:
-        value["stop_reason"] = stop_reason
-    if token_ids is not None:
-        value["token_ids"] = token_ids
-    return value
+    said = {"message": message}
+    return _entry(index, said, finish_reason, stop_reason, token_ids, logprobs)
 
 
 def opening(index: int, content: str | None) -> dict[str, Any]:
     """The first event of a choice: who speaks, and no text yet."""
-    return {
-        "index": index,
-        "delta": {"role": "assistant", "content": content},
-        "logprobs": None,
-        "finish_reason": None,
-    }
+    return chunk(index, {"role": "assistant", "content": content}, None)
 
 
 def chunk(
@@ -237,13 +229,20 @@ def chunk(
     token_ids: list[int] | None = None,
     logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One entry of ``choices`` in a later event."""
-    value: dict[str, Any] = {
-        "index": index,
-        "delta": delta,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason,
-    }
+    """One entry of ``choices`` in an event."""
+    said = {"delta": delta}
+    return _entry(index, said, finish_reason, stop_reason, token_ids, logprobs)
+
+
+def _entry(
+    index: int,
+    said: dict[str, Any],
+    finish_reason: str | None,
+    stop_reason: str | int | None,
+    token_ids: list[int] | None,
+    logprobs: dict[str, Any] | None,
+) -> dict[str, Any]:
+    value = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
     if stop_reason is not None:
         value["stop_reason"] = stop_reason
     if token_ids is not None:
