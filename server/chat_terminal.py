@@ -107,7 +107,9 @@ class ChatTerminal:
             raise UsageError(f"{name}: a conversation needs it as it is")
         if text.strip():
             fields[name] = _value(text.strip())
-        elif name and fields.pop(name, None) is None:
+        elif name in fields:
+            del fields[name]
+        elif name:
             raise UsageError(f"{name} is not set; expected NAME VALUE, or a name that is")
         for name, value in fields.items():
             print(f"{name} = {json.dumps(value, ensure_ascii=False)}")

@@ -71,6 +71,8 @@ def test_a_conversation_at_a_terminal() -> None:
             assert last()[0] == "system: Be long."
             assert last()[-1] == "user: /etc is a folder"
             enter("/set temperature")
+            assert "seed = null" in enter("/set seed null")
+            assert "not set" not in enter("/set seed")
 
             enter("/clear")
             enter("/system none")
