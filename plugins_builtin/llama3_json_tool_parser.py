@@ -37,22 +37,22 @@ class Llama3JsonToolParser(MarkedToolParser):
                 end = at
                 break
             try:
-                behind = end_of(text, at) if text[at] == "{" else -1
+                if text[at] != "{":
+                    raise NoCallError
+                behind = end_of(text, at)
                 if behind is None:
                     break
-                if behind < 0:
-                    raise NoCallError
                 call = read_call(text[at:behind], needs_arguments=True)
+                if declared and call.name not in declared:
+                    raise NoCallError
             except NoCallError:
                 return Reading(end, calls) if calls else no_call
-            if declared and call.name not in declared:
-                return Reading(end, calls) if calls else no_call
             calls.append(call)
-            at = end = behind
-            at = skip_blank(text, at)
-            if at < len(text) and text[at] != ";":
+            end = behind
+            at = skip_blank(text, end)
+            if at == len(text):
+                break
+            if text[at] != ";":
                 return Reading(end, calls)
             at += 1
-            if at > len(text):
-                break
         return Reading(end, calls) if is_whole and calls else None
