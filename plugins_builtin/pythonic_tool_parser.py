@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import threading
 import warnings
 from typing import Any
 
@@ -24,6 +25,9 @@ TAG, END_TAG = "<|python_start|>", "<|python_end|>"
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 _INTERESTING = re.compile(r"[\"'()\[\]{}]")
 _WORDS = {"true": True, "false": False, "null": None}
+_quiet = threading.Lock()
+"""Of the interpreter's one list of warnings: who leaves last would put back what another made of
+it. Long texts are read in threads."""
 
 
 class PythonicToolParser(MarkedToolParser):
@@ -108,7 +112,7 @@ def _read_list(source: str) -> list[FunctionCall]:
         NoCallError: it is no list of calls.
     """
     try:
-        with warnings.catch_warnings():
+        with _quiet, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about backslashes
             tree = ast.parse(source, mode="eval").body
         if not isinstance(tree, ast.List) or not tree.elts:

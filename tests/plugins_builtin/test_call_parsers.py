@@ -3,8 +3,11 @@ is content, and that the result is the same for every cut of the text."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
+import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -395,6 +398,31 @@ HALF = '{"s": "\\ud83d"}'
 )
 def test_half_a_character_makes_no_call(name: str, text: str) -> None:
     assert whole(name, text) == streamed(name, list(text)) == ([], text)
+
+
+def test_texts_that_are_read_in_two_threads_leave_the_warnings_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, before = ast.parse, list(warnings.filters)
+    has_begun, other_has_begun = threading.Event(), threading.Event()
+
+    def parse(*args: Any, **options: Any) -> Any:
+        """Have the one that comes first leave first, if the other comes while it is there."""
+        if threading.current_thread() is first:
+            has_begun.set()
+            other_has_begun.wait(0.2)
+        else:
+            other_has_begun.set()
+            first.join()
+        return plain(*args, **options)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    first = threading.Thread(target=whole, args=("pythonic", '[f(s="\\d")]'))
+    first.start()
+    assert has_begun.wait(10)
+    (call,), _ = whole("pythonic", '[f(s="\\d")]')
+    assert json.loads(call[1]) == {"s": "\\d"}
+    assert warnings.filters == before
 
 
 def test_a_value_with_half_a_character_is_the_text_that_it_is() -> None:
