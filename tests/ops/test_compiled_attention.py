@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from attention_steps import make_step
 from hookserve.ops.attention import Attention
 from hookserve.ops.compiled_attention import CompiledAttentionBackend
 from hookserve.ops.context import (
-    AttentionMetadata,
     ForwardContext,
     set_forward_context,
     set_model_context,
@@ -34,26 +34,6 @@ def make_layers(kernels: CpuKernels, block: int, **options: Any) -> list[Attenti
         layer.bind_kv_cache(torch.zeros(layer.kv_cache_shape(64, block), dtype=BF16))
         layers.append(layer)
     return layers
-
-
-def step(lengths: list[tuple[int, int]], block: int) -> AttentionMetadata:
-    """One step over positions ``[start, end)`` of each sequence, which has every third block."""
-    tables = torch.arange(20)[None] * len(lengths) + torch.arange(len(lengths))[:, None] + 1
-    starts, slots = [0], []
-    for row, (start, end) in enumerate(lengths):
-        slots += [int(tables[row, at // block]) * block + at % block for at in range(start, end)]
-        starts.append(len(slots))
-    decodes = sum(end - start == 1 and start > 0 for start, end in lengths)
-    return AttentionMetadata(
-        num_reqs=len(lengths),
-        num_tokens=len(slots),
-        num_decode_reqs=decodes,
-        query_start_loc=starts,
-        seq_lens=[end for _, end in lengths],
-        block_tables=tables,
-        slot_mapping=torch.tensor(slots),
-        block_size=block,
-    )
 
 
 @pytest.mark.parametrize("block", [4, 16])
@@ -80,7 +60,7 @@ def test_both_backends_give_the_same_over_chunks_and_decodes(
         parts = merged.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=-1)
         results = []
         for layer in (plain, compiled):
-            context = ForwardContext(step(lengths, block), {})
+            context = ForwardContext(make_step(lengths, block), {})
             with torch.inference_mode(), set_forward_context(context):
                 results.append(layer(*parts))
         # The plain one rounds scores and weights to bfloat16, the kernel does not.

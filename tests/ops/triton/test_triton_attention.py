@@ -9,10 +9,10 @@ import pytest
 import torch
 import triton
 
+from attention_steps import make_step
 from hookserve.ops.attention import Attention
 from hookserve.ops.attention_backend import AttentionBackend
 from hookserve.ops.context import (
-    AttentionMetadata,
     ForwardContext,
     set_forward_context,
     set_model_context,
@@ -247,25 +247,6 @@ def make_layer(
     return layer
 
 
-def step(spans: list[tuple[int, int]], block: int) -> AttentionMetadata:
-    """One step over positions ``[start, end)`` of each sequence, which has every third block."""
-    tables = torch.arange(20)[None] * len(spans) + torch.arange(len(spans))[:, None] + 1
-    starts, slots = [0], []
-    for row, (start, end) in enumerate(spans):
-        slots += [int(tables[row, at // block]) * block + at % block for at in range(start, end)]
-        starts.append(len(slots))
-    return AttentionMetadata(
-        num_reqs=len(spans),
-        num_tokens=len(slots),
-        num_decode_reqs=sum(end - start == 1 for start, end in spans),
-        query_start_loc=starts,
-        seq_lens=[end for _, end in spans],
-        block_tables=tables,
-        slot_mapping=torch.tensor(slots),
-        block_size=block,
-    )
-
-
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize(("window", "cap", "block"), [(None, None, 4), (7, 2.0, 16)])
 def test_both_backends_give_the_same_over_chunks_and_decodes(
@@ -286,7 +267,7 @@ def test_both_backends_give_the_same_over_chunks_and_decodes(
         parts = merged.split([HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE], dim=-1)
         results = []
         for layer in (plain, by_triton):
-            context = ForwardContext(step(spans, block), {})
+            context = ForwardContext(make_step(spans, block), {})
             with torch.inference_mode(), set_forward_context(context):
                 results.append(layer(*parts))
         tolerance = TOLERANCES[dtype]
