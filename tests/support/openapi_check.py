@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jsonschema import Draft202012Validator
+
+from reply_fold import events_of
 
 
 def check_reply(document: Any, path: str, status: int, value: Any) -> None:
@@ -15,11 +16,10 @@ def check_reply(document: Any, path: str, status: int, value: Any) -> None:
 
 def check_events(document: Any, path: str, text: str) -> int:
     """Each event of a whole stream; returns how many there are."""
-    *events, done, rest = text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
+    events = events_of(text)
     schema = _content(document, path, 200)["text/event-stream"]["x-hookserve-event"]
     for event in events:
-        _check(document, schema, json.loads(event.removeprefix("data: ")))
+        _check(document, schema, event)
     return len(events)
 
 
