@@ -111,7 +111,8 @@ def _check_list(owner: str, cls: type[Platform]) -> None:
 
 
 def ask(processor: Asked, params: SamplingParams, field: str = FIELD) -> None:
-    """Ask one about a copy of the parameters.
+    """Ask one about a copy of the parameters, unless they have a schema that is too deep for one:
+    that is refused where its grammar is looked at, and is no fault of who looks at it here.
 
     Args:
         field: what its caller calls ``extra_args``.
@@ -120,6 +121,9 @@ def ask(processor: Asked, params: SamplingParams, field: str = FIELD) -> None:
         InvalidRequestError: it refuses them.
         hookserve.hookspecs.PluginError: it raised anything else than a ``ValueError``.
     """
+    form = params.structured_outputs
+    if form is not None and form.is_too_deep:
+        return
     try:
         with enter(processor.plugin):
             processor.check(params.clone())

@@ -102,6 +102,12 @@ class StructuredOutputsParams(
         return next(name for name in FORMS if getattr(self, name) not in (None, False))
 
     @property
+    def is_too_deep(self) -> bool:
+        """Whether ``spec`` refuses the schema for its levels; it may have more than can be copied.
+        Of a schema that came as a text ``spec`` alone can say so."""
+        return is_deeper(self.json, MAX_DEPTH)
+
+    @property
     def path(self) -> str:
         """What messages call that field."""
         return _path(self.form)

@@ -15,6 +15,7 @@ from hookserve.engine.errors import ConfigError, InvalidRequestError, WorkerPlug
 from hookserve.engine.parallel_sampling import fan_out
 from hookserve.engine.processor_classes import processor_paths
 from hookserve.engine.sampling_params import SamplingParams
+from hookserve.engine.structured_outputs import StructuredOutputsParams
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Named, PluginSettings, bootstrap, hookimpl
 from hookserve.hookspecs.errors import RequiredPluginError
@@ -400,6 +401,17 @@ def test_an_offline_engine_takes_classes_and_lets_them_look_at_parameters(make_f
         refused = SamplingParams(extra_args={"by": "Counter", "at": "x"})
         llm.generate({"prompt_token_ids": [1, 2]}, refused, use_tqdm=False)
     assert raised.value.param == "extra_args"
+
+
+def test_a_schema_too_deep_to_be_copied_is_no_fault_of_a_processors(make_fake_llm):
+    llm = make_fake_llm(logits_processors=[Counter])
+    schema: dict = {}
+    for _ in range(2000):
+        schema = {"not": schema}
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))
+    with pytest.raises(ValueError) as raised:
+        llm.generate({"prompt_token_ids": [1, 2]}, params, use_tqdm=False)
+    assert "a schema of 64 levels at most" in str(raised.value)
 
 
 @pytest.mark.parametrize(
