@@ -152,8 +152,7 @@ class Grammars:
         except SamplingParamsError as error:
             return GrammarReady(message, _refusal(message, GrammarFailure(f"{error}.", True)))
         # Who waits for the same is first: what is made may be for once alone.
-        is_awaited = any(spec == other for _, other in self.waiting.values())
-        grammar = None if is_awaited else self._grammar(spec)
+        grammar = None if self._is_awaited(spec) else self._grammar(spec)
         if grammar is None:
             self.waiting[message.request_id] = message, spec
             return None
@@ -198,10 +197,16 @@ class Grammars:
         """Requests have ended; ids that are not known are passed over."""
         for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
             self.followed.pop(request_id, None)
-            _, spec = self.waiting.pop(request_id, (None, None))
-            wanted = any(other == spec for _, other in self.waiting.values())
-            if spec is not None and not wanted and self._compiler is not None:
+            waited = self.waiting.pop(request_id, None)
+            if waited is None or self._compiler is None:
+                continue
+            spec = waited[1]
+            if not self._is_awaited(spec):
                 self._compiler.drop(spec)
+
+    def _is_awaited(self, spec: GrammarSpec) -> bool:
+        """Whether a request waits for its grammar."""
+        return any(spec == other for _, other in self.waiting.values())
 
     # -- waiting --------------------------------------------------------------------------------
 
