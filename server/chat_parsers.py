@@ -19,6 +19,7 @@ from hookserve.hookspecs import Host, PluginError
 from hookserve.hookspecs.plugin_threads import PluginThreads
 
 from .settings import ServerSettings
+from .thread_calls import NoAnswerError, answer_of
 
 T = TypeVar("T")
 MAX_CHARS_ON_LOOP = 4096
@@ -115,17 +116,12 @@ class ChatParsers:
         """
         if is_builtin:
             return await asyncio.to_thread(work) if is_long else work()
-        call = None
         try:
-            async with asyncio.timeout(self._budget_s):
-                call = self._threads.call(work)
-                outcome = await asyncio.wrap_future(call)
-        except TimeoutError as error:
-            if call is not None:
-                self._threads.leave(call, self._budget_s)
+            outcome = await answer_of(self._threads, work, self._budget_s)
+        except NoAnswerError as error:
             raise PluginError(
                 self._owners(), "run", f"its parser came to no end within {self._budget_s:g} s"
-            ) from error
+            ) from error.__cause__
         result: T = outcome.unwrap()
         return result
 

@@ -14,6 +14,7 @@ from hookserve.hookspecs.grammar_types import GrammarSpec
 from hookserve.hookspecs.plugin_thread import Outcome, PluginThread
 
 from .errors import ApiError, unavailable
+from .thread_calls import NoAnswerError, answer_of
 from .wire_form import form_refused
 
 
@@ -54,13 +55,13 @@ class GrammarQuestions:
             self._checks.note(spec)
 
     async def _validate(self, spec: GrammarSpec, path: str) -> Outcome:
-        call = None
+        def work() -> None:
+            validate(self._checks.backend(), spec, path)
+
         try:
-            async with asyncio.timeout(self._budget_s):
-                call = self._thread.call(lambda: validate(self._checks.backend(), spec, path))
-                return await asyncio.wrap_future(call)
-        except TimeoutError:
-            if call is not None and self._thread.leave(call, self._budget_s):
+            return await answer_of(self._thread, work, self._budget_s)
+        except NoAnswerError as error:
+            if error.is_slow:
                 raise InvalidRequestError(
                     f"{path}: its grammar takes more than {self._budget_s:g} s to make",
                     param=path,

@@ -4,13 +4,14 @@ requests, in threads and within the time of a front's hook. What their answers m
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from hookserve.engine.processor_checks import Asked, ProcessorChecks, ask
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.hookspecs import PluginError
 from hookserve.hookspecs.plugin_threads import PluginThreads
+
+from .thread_calls import NoAnswerError, answer_of
 
 FIELD = "vllm_xargs"
 """Where an HTTP request has ``extra_args``."""
@@ -60,14 +61,9 @@ class ProcessorQuestions:
         threads = self._threads.get(processor)
         if threads is None:
             threads = self._threads[processor] = PluginThreads(processor.label)
-        call = None
         try:
-            async with asyncio.timeout(self._budget_s):
-                call = threads.call(work)
-                outcome = await asyncio.wrap_future(call)
-        except TimeoutError as error:
-            if call is not None:
-                threads.leave(call, self._budget_s)
+            outcome = await answer_of(threads, work, self._budget_s)
+        except NoAnswerError as error:
             said = f"validate_params of {processor.label}: no end within {self._budget_s:g} s"
-            raise PluginError(processor.owner, "run", said) from error
+            raise PluginError(processor.owner, "run", said) from error.__cause__
         outcome.unwrap()
