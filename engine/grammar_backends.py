@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import PluginError, describe_error
 from hookserve.hookspecs.notify_loop import caught
 
 from .errors import InvalidRequestError, cut
+from .plugin_class import PluginClass
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host, Plugin
+    from hookserve.hookspecs import Host
     from hookserve.hookspecs.grammar_types import GrammarSpec
 
     from .config import StructuredOutputsConfig
@@ -26,21 +27,8 @@ MAX_SENTENCE = 400
 """Characters of what a backend says to a client."""
 
 
-class Backend(NamedTuple):
-    name: str
-    plugin: Plugin | None
-    """``None``: the operator named the class by its path."""
-    cls: type[Any]
-
-    @property
-    def owner(self) -> str:
-        return self.name if self.plugin is None else self.plugin.identity
-
-    @property
-    def label(self) -> str:
-        """For a message."""
-        of = "" if self.plugin is None else f" of plugin {self.plugin.identity}"
-        return f"grammar backend {self.name}{of}"
+class Backend(PluginClass):
+    noun = "grammar backend"
 
     def call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         """What the backend's function returns.

@@ -8,7 +8,7 @@ processors is the workers'.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import PluginError, describe_error, did_you_mean
@@ -17,31 +17,21 @@ from hookserve.hookspecs.notify_loop import caught
 from .config import EngineConfig
 from .errors import InvalidRequestError, cut
 from .platform import Platform
+from .plugin_class import PluginClass
 from .plugin_code import import_platform
 from .processor_classes import SHAPES, ProcessorClass, find_processors
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host, Plugin
+    from hookserve.hookspecs import Host
 
 FIELD = "extra_args"
 
 
-class PlatformClass(NamedTuple):
+class PlatformClass(PluginClass):
     """The platform of this process, as one that is asked."""
 
-    name: str
-    plugin: Plugin
-    cls: type[Any]
-
-    @property
-    def owner(self) -> str:
-        return self.plugin.identity
-
-    @property
-    def label(self) -> str:
-        """For a message."""
-        return f"platform {self.name} of plugin {self.plugin.identity}"
+    noun = "platform"
 
     def check(self, params: SamplingParams) -> None:
         """As ``Platform.validate_params``."""

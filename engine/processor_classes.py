@@ -6,7 +6,7 @@ they say about parameters ``processor_checks``'.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs.errors import PluginError, describe_error
 from hookserve.hookspecs.notify_loop import caught
@@ -15,6 +15,7 @@ from hookserve.hookspecs.targets import check_path, import_target, target_text
 
 from .errors import ConfigError, cut
 from .logits_processor import LogitsProcessor
+from .plugin_class import PluginClass
 from .plugin_code import telling_of_torch
 from .sampling_params import SamplingParams
 from .slot_logits_processor import SlotLogitsProcessor
@@ -26,21 +27,8 @@ KIND = "logits_processor"
 SHAPES = (LogitsProcessor, SlotLogitsProcessor)
 
 
-class ProcessorClass(NamedTuple):
-    name: str
-    plugin: Plugin | None
-    """``None``: the operator named the class by its path."""
-    cls: type[Any]
-
-    @property
-    def owner(self) -> str:
-        return self.name if self.plugin is None else self.plugin.identity
-
-    @property
-    def label(self) -> str:
-        """For a message."""
-        of = "" if self.plugin is None else f" of plugin {self.plugin.identity}"
-        return f"logits processor {self.name}{of}"
+class ProcessorClass(PluginClass):
+    noun = "logits processor"
 
     @property
     def constructor(self) -> str:
