@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hookserve.hookspecs.plugin_thread import PluginThread
+from hookserve.hookspecs.plugin_thread import Outcome, PluginThread
 from hookserve.hookspecs.plugin_threads import PluginThreads
 from hookserve.server.thread_calls import NoAnswerError, answer_of
 
@@ -35,8 +35,9 @@ def test_an_answer_is_one_also_where_others_held_the_loop_up(make: Make) -> None
         return any(thread.num_calls for thread in each)
 
     async def run() -> None:
-        outcome, _ = await asyncio.gather(answer_of(threads, work, 0.05), hold_up())
-        assert outcome.unwrap() == 7
+        asked = answer_of(threads, work, 0.05)
+        outcome, held = await asyncio.gather(asked, hold_up(), return_exceptions=True)
+        assert (outcome, held) == (Outcome(7, None), None)
 
     asyncio.run(run())
     threads.end()
