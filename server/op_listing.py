@@ -14,6 +14,8 @@ import msgspec
 from hookserve.hookspecs.op_names import FUNCTION_OPS, OP_CLASSES, class_of, registered_of
 from hookserve.hookspecs.report import OpReport, PluginReport, ProcessReport
 
+from .plugin_table import in_columns
+
 logger = logging.getLogger(__name__)
 
 HEAD = ("op", "implementation", "owner", "process", "has run", "because")
@@ -93,13 +95,7 @@ def _declared(kind: str, name: str, target: str) -> Iterable[tuple[str, str]]:
 
 
 def format_ops(lines: Sequence[OpLine]) -> str:
-    """Columns as wide as they must be."""
-    table = [HEAD, *(_cells(line) for line in lines)]
-    widths = [max(len(row[at]) for row in table) for at in range(len(HEAD) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
-        for row in table
-    )
+    return in_columns([HEAD, *(_cells(line) for line in lines)])
 
 
 def _cells(line: OpLine) -> tuple[str, ...]:

@@ -68,8 +68,7 @@ async def show_metrics(request: Request) -> Response:
 
 async def show_plugins(request: Request) -> Response:
     """The live reports of every process, by its name; of one that does not answer the reason."""
-    serving = serving_of(request)
-    reports = [serving.host.report("front"), *await serving.engine_reports.ask()]
+    reports = await serving_of(request).process_reports()
     answered = [report for report in reports if report.problem is None]
     return _json(
         {

@@ -83,15 +83,17 @@ def rows_of(reports: Iterable[PluginReport]) -> list[PluginRow]:
 
 
 def format_table(rows: Sequence[PluginRow]) -> str:
-    """Third parties first, then the built-ins; columns as wide as they must be."""
+    """Third parties first, then the built-ins."""
     head = ("identity", "version", "state", "roles", "hooks", "last load")
     ordered = sorted(rows, key=lambda row: row.builtin)
-    table = [head, *(_cells(row) for row in ordered)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(head) - 1)]
+    return in_columns([head, *(_cells(row) for row in ordered)])
+
+
+def in_columns(table: Sequence[Sequence[str]]) -> str:
+    """Lines of cells, the columns as wide as they must be."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
-        "  ".join(
-            [*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[-1]]
-        ).rstrip()
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
         for line in table
     )
 

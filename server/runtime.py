@@ -110,7 +110,7 @@ class ServerRuntime:
     async def _log_ops(self) -> None:
         """After the warm-up, so that what is used has run."""
         third = [each.identity for each in self.host.plugins if not each.is_builtin]
-        log_ops([self.host.report("front"), *await self.serving.engine_reports.ask()], third)
+        log_ops(await self.serving.process_reports(), third)
 
     def _drop_inactive(self) -> None:
         """What was built of plugins that turned out to be broken since then."""

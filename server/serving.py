@@ -21,6 +21,7 @@ from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.engine.text.chat_template import choose_template
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import ApiRequest, Host, Principal, RequestRecord
+from hookserve.hookspecs.report import ProcessReport
 
 from .chat_parsers import ChatParsers
 from .errors import ApiError, cut
@@ -95,6 +96,10 @@ class Serving:
                 code="model_not_found",
             )
         return requested
+
+    async def process_reports(self) -> list[ProcessReport]:
+        """What every process tells of its plugins and ops, this one first."""
+        return [self.host.report("front"), *await self.engine_reports.ask()]
 
     def report(
         self, record: RequestRecord, request: ApiRequest | None, principal: Principal | None
