@@ -155,6 +155,12 @@ def get_model_context() -> ModelContext | None:
     return _model.get()
 
 
+def get_ops() -> OpSet | None:
+    """What is built for each op of the model that is being built, if there is such a choice."""
+    context = get_model_context()
+    return None if context is None else context.ops
+
+
 def get_kernels() -> CpuKernels | None:
     """The compiled kernels of the model that is being built, if it has any."""
     context = get_model_context()

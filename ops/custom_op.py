@@ -18,7 +18,7 @@ from hookserve.hookspecs.declare import declare
 from hookserve.hookspecs.errors import did_you_mean
 from hookserve.hookspecs.op_names import class_of
 
-from .context import get_model_context
+from .context import get_ops
 from .op_rule import OpNames, is_on_by_default
 from .op_table import OpRow
 
@@ -44,8 +44,8 @@ class Replaceable(nn.Module):
     """Of the table, for one that was built as part of a model."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        context = get_model_context()
-        choice = context.ops.choice(cls) if context is not None and context.ops else None
+        ops = get_ops()
+        choice = None if ops is None else ops.choice(cls)
         made = super().__new__(cls if choice is None else cast("type[Self]", choice.made))
         if choice is not None:
             choice.row.built += 1
@@ -164,10 +164,10 @@ class CustomOp(Replaceable):
     def dispatch_forward(self, *, enforce_enable: bool = False) -> tuple[str, Any]:
         """The name of the method to call, and what provides the op, if the method is
         ``forward_provided``."""
-        context = get_model_context()
-        if context is None or context.ops is None:
+        ops = get_ops()
+        if ops is None:
             return "forward_native", None
-        return context.ops.method(type(self), enforce_enable=enforce_enable)
+        return ops.method(type(self), enforce_enable=enforce_enable)
 
     def forward_native(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__qualname__} must define forward_native")
@@ -198,16 +198,16 @@ class CustomOp(Replaceable):
     def enabled(cls) -> bool:
         """Whether an op of this class is more than ``forward_native`` in the model that is being
         built; outside of one, in a model without any settings."""
-        context = get_model_context()
-        return context is None or context.ops is None or context.ops.is_enabled(cls)
+        ops = get_ops()
+        return ops is None or ops.is_enabled(cls)
 
     @staticmethod
     def default_on() -> bool:
         """What ``enabled`` is for an op that nobody names and nobody overrides."""
-        context = get_model_context()
-        if context is None or context.ops is None:
+        ops = get_ops()
+        if ops is None:
             return is_on_by_default((), compiles=False)
-        return is_on_by_default(context.ops.custom_ops, compiles=context.ops.compiles)
+        return is_on_by_default(ops.custom_ops, compiles=ops.compiles)
 
 
 def find_op(name: str) -> type[Replaceable] | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .context import get_model_context
+from .context import get_ops
 from .op_table import OpRow
 
 
@@ -25,9 +25,9 @@ class OpFunction:
 def take_op(op: str) -> OpFunction | None:
     """The op of the model that is being built, for one more layer; ``None`` outside of one, or
     where it is built without a choice of ops."""
-    context = get_model_context()
-    if context is None or context.ops is None:
+    ops = get_ops()
+    if ops is None:
         return None
-    found = context.ops.function(op)
+    found = ops.function(op)
     found.row.built += 1
     return found

@@ -15,7 +15,7 @@ import torch
 from hookserve.hookspecs.current_host import describe_patch
 
 from .attention_backend import AttentionBackend, AttentionImpl
-from .context import AttentionMetadata, get_model_context
+from .context import AttentionMetadata, get_ops
 from .op_function import OpFunction
 from .paged_attention import AS_WRITTEN, PagedAttentionImpl
 
@@ -52,11 +52,11 @@ def take_attention_ops(backend: type[AttentionBackend]) -> AttentionOps | None:
         ValueError: the operator names providers, and the backend takes none.
         hookserve.hookspecs.HostError: one that must work does not.
     """
-    context = get_model_context()
-    if context is None or context.ops is None:
+    ops = get_ops()
+    if ops is None:
         return None
     obstacle = _obstacle(backend)
-    found = [context.ops.attention_function(op, backend, obstacle) for op in ATTENTION_OPS]
+    found = [ops.attention_function(op, backend, obstacle) for op in ATTENTION_OPS]
     for each in found:
         each.row.built += 1
     return AttentionOps(*found)

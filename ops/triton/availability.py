@@ -9,7 +9,7 @@ import importlib.util
 
 import torch
 
-from hookserve.ops.context import get_model_context
+from hookserve.ops.context import get_ops
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What every kernel computes in."""
@@ -37,6 +37,5 @@ def why_not(device: torch.device) -> str | None:
 def is_named(op: str) -> bool:
     """Whether the operator names the provider ``triton`` for the op of the model that is being
     built; where nobody does, a CPU start does not so much as import Triton."""
-    context = get_model_context()
-    ops = context.ops if context is not None else None
+    ops = get_ops()
     return ops is not None and "triton" in ops.preferred.get(op, ())
