@@ -180,7 +180,7 @@ class ReplyParsers:
 
     def token_id(self, text: str) -> int | None:
         """The token that the text is."""
-        return self._tokenizer.get_vocab().get(text)
+        return self._tokenizer.token_to_id(text)
 
     def make_tool_parser(self, request: ParserRequest) -> ToolParser:
         assert self.tool is not None

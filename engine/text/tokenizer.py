@@ -77,8 +77,7 @@ class Tokenizer:
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
-        token_id: int | None = None if token is None else self.backend.token_to_id(token)
-        return token_id
+        return None if token is None else self.token_to_id(token)
 
     @property
     def chat_template(self) -> str | None:
@@ -148,7 +147,12 @@ class Tokenizer:
 
     def is_special(self, text: str) -> bool:
         """Whether the text is a token that ``skip_special_tokens`` hides."""
-        return self.backend.token_to_id(text) in self.special_ids
+        return self.token_to_id(text) in self.special_ids
+
+    def token_to_id(self, text: str) -> int | None:
+        """The token that the text is by itself; ``None``: it is none."""
+        token_id: int | None = self.backend.token_to_id(text)
+        return token_id
 
     def id_to_token(self, token_id: int) -> str | None:
         """The vocabulary's own spelling, ``None`` beyond its end."""

@@ -227,6 +227,13 @@ def test_the_bytes_of_word_pieces_are_those_within_a_text(word_pieces: Tokenizer
     assert word_pieces.token_bytes(10**6) == b""
 
 
+def test_a_token_is_found_as_the_vocabulary_lists_it(word_pieces: Tokenizer) -> None:
+    listed = word_pieces.get_vocab()
+    assert {name: word_pieces.token_to_id(name) for name in listed} == listed
+    assert {"</s>", "<0x0A>"} <= listed.keys()
+    assert word_pieces.token_to_id("the and the") is None
+
+
 def test_the_bytes_of_tokens_spell_the_text(word_pieces: Tokenizer, byte_level: Tokenizer) -> None:
     for tokenizer, start in ((word_pieces, " "), (byte_level, "")):
         text = "the cats 日本 €!"
