@@ -11,7 +11,7 @@ if __name__ != "hookserve.hookspecs":
     )
 
 from .context import PluginContext, running
-from .current_host import bootstrap, create_plugin_manager, current
+from .current_host import bootstrap, create_plugin_manager, current, known_claims
 from .errors import (
     HostError,
     PluginConflictError,
@@ -39,6 +39,7 @@ from .request_types import (
     ResponseDelta,
     Scope,
 )
+from .self_registration import declare
 from .settings import Denied, PluginSettings
 from .step_types import QueuedRequest, StepBatch
 from .types import (
@@ -109,8 +110,10 @@ __all__ = [
     "compare_manifests",
     "create_plugin_manager",
     "current",
+    "declare",
     "hookimpl",
     "hookspec",
+    "known_claims",
     "running",
     "worker_method",
 ]

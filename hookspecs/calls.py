@@ -29,6 +29,14 @@ class Calls(ConfigCalls, RequestCalls, StepCalls):
         self._started: set[Role] = set()
         self._request_finished = notify(hooks, "request_finished")
 
+    def register_by_call(self) -> None:
+        """Let every plugin register by calls of ``declare``.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        notify(self.hooks, "register_by_call").tell()
+
     def process_started(self, roles: Iterable[Role], config: Any) -> None:
         """Tell every plugin which process this is; once for each role of the process.
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from .context import running
 from .crash_mark import CrashMark
 from .errors import HostError, SettingsDifferError
 from .host import Host
 from .manager import PluginManager
+from .registry import Claim
 from .settings import PluginSettings
 from .types import Role
 
@@ -87,6 +89,19 @@ def current() -> Host:
     if _current is None:
         raise HostError("there is no plugin host in this process: call bootstrap first")
     return _current
+
+
+def known_claims(kind: str) -> list[Claim]:
+    """What has been claimed of a kind so far, by anyone: for a plugin's code while it runs at
+    start-up, when nothing is decided yet, and for whoever asks later.
+
+    Raises:
+        HostError: before ``bootstrap`` and after ``close``, outside any plugin's code.
+    """
+    plugin = running()
+    if plugin is not None and plugin.registrar is not None:
+        return plugin.registrar.claims(kind)
+    return current().known(kind)
 
 
 def describe_patch(name: str) -> str:

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import facts as toml
+from .adapters import BUILTIN_PACKAGE, Adapter, builtin_spec, find_adapters
 from .errors import PluginSelectionError
 from .plugin import (
     BUILTIN_GROUP,
@@ -34,21 +35,27 @@ if TYPE_CHECKING:
     from .settings import PluginSettings
 
 HOST_DISTRIBUTION = "hookserve"
-BUILTIN_PACKAGE = "hookserve.plugins_builtin"
-
 _REQUIRES = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;.*)?$")
 
 
-def discover(files: Iterable[str], objects: Sequence[object]) -> list[Plugin]:
+def discover(
+    files: Iterable[str], objects: Sequence[object], adapters: Iterable[Adapter] = ()
+) -> list[Plugin]:
     """Every plugin there is, built-ins first, then third parties sorted by identity; one found
     twice is listed once, except that a file or object of an installed plugin is told apart when
     it is loaded.
+
+    Args:
+        files: ``--plugin``'s values.
+        objects: plugins that are handed over.
+        adapters: are asked for plugins of other hosts' groups.
 
     Raises:
         PluginSelectionError: if a ``--plugin`` file or module does not exist.
         FactsError: if the built-ins' own ``hookserve.toml`` is broken.
     """
-    third = [*installed_plugins(), *map(file_plugin, files), *object_plugins(objects)]
+    installed = [*installed_plugins(), *adapted_plugins(adapters)]
+    third = [*installed, *map(file_plugin, files), *object_plugins(objects)]
     found: dict[str, Plugin] = {}
     for plugin in third:
         other = found.setdefault(plugin.identity, plugin)
@@ -69,8 +76,12 @@ def find_plugins(settings: PluginSettings) -> list[Plugin]:
         PluginSelectionError: an entry of a list that fits no plugin or several, a ``--plugin`` that
             does not exist.
     """
-    plugins = discover(settings.files, ())
+    adapters = find_adapters()
+    plugins = discover(settings.files, (), adapters)
     apply_settings(plugins, settings)
+    for adapter in adapters:
+        if adapter.is_in_use:
+            adapter.module.select(plugins, settings, lambda line: None)
     return plugins
 
 
@@ -84,6 +95,20 @@ def installed_plugins() -> list[Plugin]:
     version = _host_version()
     entries = metadata.entry_points(group=ENTRY_POINT_GROUP)
     return [_installed(entry, version) for entry in entries]
+
+
+def adapted_plugins(adapters: Iterable[Adapter]) -> list[Plugin]:
+    """What the adapters make of the installed entry points of their groups."""
+    from importlib import metadata
+
+    plugins = []
+    for adapter in adapters:
+        installed = metadata.entry_points()
+        groups = sorted(name for name in installed.groups if name.startswith(adapter.prefix))
+        entries = [entry for name in groups for entry in installed.select(group=name)]
+        if entries:
+            plugins += adapter.module.make_plugins(entries)
+    return plugins
 
 
 def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:
@@ -184,7 +209,7 @@ def builtin_plugins() -> list[Plugin]:
     Raises:
         FactsError: if the file is missing or broken: the installation is not whole.
     """
-    spec = importlib.util.find_spec(BUILTIN_PACKAGE)
+    spec = builtin_spec()
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     for folder in map(Path, folders):
         path = folder / toml.FILE_NAME

@@ -20,6 +20,7 @@ FILE_NAME = "hookserve.toml"
 
 _KEYS = ("api", "roles", "before", "after", "hooks", "commands")
 _BUILTIN_KEYS = (*_KEYS, "module", "essential")
+_ADAPTER_KEYS = ("module", "prefix")
 
 
 class FactsError(HostError):
@@ -71,6 +72,22 @@ def builtin_facts(own: Mapping[str, Any], name: str, where: str) -> tuple[Facts,
     if not isinstance(essential, bool):
         raise FactsError(f"{label}: 'essential' must be true or false")
     return dataclasses.replace(facts, essential=essential), str(own.get("module", name))
+
+
+def adapter_facts(own: Any, name: str, where: str) -> tuple[str, str]:
+    """An adapter's module in ``hookserve.plugins_builtin``, and the prefix of its groups.
+
+    Raises:
+        FactsError: at an unknown key or a value of the wrong kind.
+    """
+    label = f"{where}: [adapter.{name}]"
+    if not isinstance(own, Mapping):
+        raise FactsError(f"{label} must be a table")
+    _check_keys(own, _ADAPTER_KEYS, label)
+    for key in _ADAPTER_KEYS:
+        if not isinstance(own.get(key), str):
+            raise FactsError(f"{label}: '{key}' must be a text")
+    return own["module"], own["prefix"]
 
 
 def range_fault(facts: Facts, host_version: str | None) -> str | None:

@@ -6,23 +6,21 @@ That a process has one is ``current_host``'s. How hooks are called is ``calls``'
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from . import order, selection
+from .adapters import Adapters
 from .calls import Calls
 from .coarse_clock import CoarseClock
 from .context import PluginContext, enter, keep_cell
 from .crash_mark import CrashMark
 from .declarations import EXPECTED, KINDS, NOT_CHOSEN_BY_NAME, claims_of
-from .declare import declared_before
 from .deprecated import tell_of_tiers
 from .discovery import discover
 from .endpoints import close_endpoints
@@ -37,9 +35,9 @@ from .errors import (
     did_you_mean,
     exc_info_of,
 )
-from .guard import Guard, bind
+from .guard import Guard
+from .guarding import make_guards
 from .hook import HOOK_CLASSES, Collect, Hook
-from .hook_trace import is_traced, traced
 from .loading import load_plugin
 from .manager import PluginManager
 from .manifest import Manifest, manifest_of
@@ -47,13 +45,15 @@ from .markers import HookInfo
 from .notify_loop import caught
 from .op_names import canonical
 from .owned import Owned
-from .patience import watch, watched
+from .patience import watched
 from .platforms import choose_platform
 from .plugin import Plugin
 from .plugin_config import PluginConfigError, convert_config
 from .preferences import check_preferences, read_preferences
+from .registrar import Registrar
 from .registry import Claim, Registry, Say
 from .report import OpReport, PluginReport, ProcessReport, plugin_report
+from .self_registration import declared_before
 from .settings import Denied, PluginSettings
 from .startup_log import StartupLog
 from .transaction import Transactions
@@ -73,6 +73,7 @@ class Host:
         settings: what the operator said.
         pm: pluggy's manager, for inspection.
         calls: the hooks that the host's users call.
+        adapters: what makes plugins of packages for other hosts.
         describe_ops: the table of the ops of this process's model; a worker's to set.
         warnings: a line for each thing that an operator should know, for the host's user to log
             after bootstrap; later ones are logged as they come. What the front says as well is
@@ -118,18 +119,21 @@ class Host:
         self._earlier = earlier
         self._instances: dict[type, object] = {} if earlier is None else earlier._instances
         self._transactions = Transactions(self._say_of)
+        self._collected: list[Claim] = []
         self._declared: list[Claim] = []
         self._log = StartupLog(
             speaks=strict and only is None,
             of_failures=logging.INFO if self.roles <= _BEHIND_FRONT else logging.WARNING,
         )
-        self.plugins = discover(settings.files, objects)
+        self.adapters = Adapters()
+        self.plugins = discover(settings.files, objects, self.adapters.all)
         self._log.discovered(self.plugins)
         if crash_mark is not None:
             crash_mark.number(self.plugins)
         if strict and self.roles <= _BEHIND_FRONT:
             keep_cell()
         selection.apply_settings(self.plugins, settings)
+        self.adapters.select(self.plugins, settings, self._say)
         self._preferences = read_preferences(settings.prefer, self.plugins)
         self._registries = self._make_registries()
         self.calls = Calls(self._make_hooks({}))
@@ -198,7 +202,8 @@ class Host:
             self.pm.adopt(plugin)
         self.calls = Calls(self._make_hooks(self._guards(loaded)))
         self._configure()
-        claims = self._collect()
+        claims = self._collected = self._collect()
+        self.calls.register_by_call()
         if "front" in self.roles:
             close_endpoints(claims, self.plugins, self.settings, self._say)
         self._fill([*claims, *self._declared])
@@ -206,7 +211,7 @@ class Host:
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
         before = self._take_over(plugin)
-        plugin.registrar = partial(self._declare, plugin)
+        plugin.registrar = Registrar(plugin, self._declare, self.known)
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
@@ -268,35 +273,19 @@ class Host:
         return None
 
     def _guards(self, loaded: Sequence[Plugin]) -> dict[str, list[Guard]]:
-        ranked: dict[str, list[tuple[bool, int, Guard]]] = {name: [] for name in self.pm.specs}
-        for plugin in loaded:
-            for implementation in plugin.implementations:
-                info = implementation.info
-                if not set(info.roles) & plugin.facts.roles & self.roles:
-                    continue
-                if self._only is not None and info.name not in self._only:
-                    continue
-                call = bind(implementation, self._contexts[plugin])
-                if info.failure == "refuse" and not plugin.is_builtin:  # these run at start-up
-                    call = self._transactions.recorded(call, plugin, info)
-                    call = watch(call, plugin, f"hook {info.name}", self.settings.budget_s(info))
-                if is_traced(self.settings.trace_hooks, plugin, info.name):
-                    call = traced(call, plugin, info.name, self._process())
-                is_coroutine = inspect.iscoroutinefunction(implementation.function)
-                guard = Guard(
-                    plugin,
-                    call,
-                    is_coroutine=is_coroutine,
-                    buffers=implementation.buffer,
-                    at_once=info.failure == "request",
-                )
-                self._guards_of.setdefault(plugin, {})[info.name] = guard
-                rank = implementation.trylast - implementation.tryfirst
-                ranked[info.name].append((plugin.is_builtin, rank, guard))
-        return {
-            name: [guard for *_, guard in sorted(guards, key=lambda ranked: ranked[:2])]
-            for name, guards in ranked.items()
-        }
+        guards = make_guards(
+            loaded,
+            self.pm.specs if self._only is None else self._only,
+            roles=self.roles,
+            contexts=self._contexts,
+            transactions=self._transactions,
+            settings=self.settings,
+            process=self._process(),
+        )
+        for name, found in guards.items():
+            for guard in found:
+                self._guards_of.setdefault(guard.plugin, {})[name] = guard
+        return guards
 
     def _make_hooks(self, guards: dict[str, list[Guard]]) -> dict[str, Hook]:
         coarse = CoarseClock(self.settings.step_hook_timeout_s)
@@ -489,6 +478,14 @@ class Host:
             f"the registry '{kind}' is filled in {', '.join(roles)}; this process is "
             f"{', '.join(sorted(self.roles))}"
         )
+
+    def known(self, kind: str) -> list[Claim]:
+        """What has been claimed of a kind so far, in call order; before bootstrap ends, undecided.
+        Nothing, where this process has no such registry."""
+        if self._bootstrapped:
+            return self._registries[kind].claims() if kind in self._registries else []
+        claims = [*self._collected, *self._declared]
+        return [each for each in claims if each.kind == kind and each.plugin.state != "out"]
 
     def preferred(self, kind: str) -> Mapping[str, Plugin]:
         """Who has which name of a kind by the operator's word, if several want it."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .markers import HookInfo
 from .types import ROLES, Role
+
+if TYPE_CHECKING:
+    from .registrar import Registrar
 
 State = Literal["found", "active", "blocked", "superseded", "out", "other role"]
 
@@ -78,6 +81,8 @@ class Plugin:
     fault: str | None = None
     """A fault found before import; such a plugin is never imported."""
     required: bool = False
+    adapter: str = ""
+    """Name of the adapter that made it of another host's entry point, and whose lists rule it."""
 
     # Filled in by the host.
     state: State = "found"
@@ -92,8 +97,8 @@ class Plugin:
     """What stands for it in a ``CrashMark``; 0: nothing."""
     slot: memoryview | None = None
     """Where its number is written while its code runs; ``None``: nobody looks."""
-    registrar: Callable[[str, str, Any], None] | None = None
-    """Takes what its code registers by itself: kind, name and target; the host's."""
+    registrar: Registrar | None = None
+    """Takes what its code registers by itself; the host's."""
     implementations: list[Implementation] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)
     load_ms: float | None = None

@@ -75,7 +75,7 @@ def apply_settings(plugins: Sequence[Plugin], settings: PluginSettings) -> None:
         PluginSelectionError: at an entry that fits no plugin or several, or at contradictions.
     """
     third = [plugin for plugin in plugins if not plugin.is_builtin]
-    installed = [plugin for plugin in third if not plugin.is_explicit]
+    installed = [plugin for plugin in third if not plugin.is_explicit and not plugin.adapter]
     denied = select_all(settings.deny, plugins, "--disable-plugins")
     for plugin in denied:
         if plugin.facts.essential:

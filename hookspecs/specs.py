@@ -327,6 +327,18 @@ def settings_schema(ctx: PluginContext) -> type | None:
     """
 
 
+@hookspec(call="notify", roles=("front", "engine", "worker", "inspector"), failure="refuse")
+def register_by_call(ctx: PluginContext) -> None:
+    """Register by calls of ``declare`` instead of answers, once every declaration is known.
+
+    Returns: nothing.
+    Runs in: front, engine, worker, inspector.
+    Called: once in each process, at bootstrap, after all registration hooks (notify).
+    Fails: the plugin is out everywhere (refuse).
+    Since: 1.0.
+    """
+
+
 @hookspec(
     call="notify",
     roles=("front", "engine", "worker", "inspector", "cli"),

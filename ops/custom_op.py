@@ -14,9 +14,9 @@ from torch import nn
 
 from hookserve.hookspecs import PluginError, running
 from hookserve.hookspecs.as_written import AsWritten
-from hookserve.hookspecs.declare import declare
 from hookserve.hookspecs.errors import did_you_mean
 from hookserve.hookspecs.op_names import class_of
+from hookserve.hookspecs.self_registration import declare
 
 from .context import get_ops
 from .op_rule import OpNames, is_on_by_default

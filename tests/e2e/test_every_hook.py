@@ -22,7 +22,7 @@ PROMPT = {"prompt": [1, 2, 3], "max_tokens": 6, "temperature": 0, "ignore_eos": 
 
 AT_START = {
     name for name, info in SPECS.items() if info.kind is not None or name == "settings_schema"
-} | {"process_started"}
+} | {"process_started", "register_by_call"}
 """Once in each process that has a role of the hook."""
 ONCE = {"engine_config", "model_loaded", "weights"}
 OF_A_REQUEST = {"before_request", "admit", "metric_labels", "request_finished"}

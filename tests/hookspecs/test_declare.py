@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hookserve.hookspecs import Host, PluginConflictError, PluginError
-from hookserve.hookspecs.declare import declare
+from hookserve.hookspecs.self_registration import declare
 
 AT_IMPORT = """
 from hookserve.hookspecs import hookimpl
-from hookserve.hookspecs.declare import declare
+from hookserve.hookspecs.self_registration import declare
 
 
 class Op:

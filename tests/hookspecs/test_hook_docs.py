@@ -121,7 +121,7 @@ def test_every_hook_offers_ctx_last_and_is_one_the_host_calls(name: str) -> None
     assert tuple(inspect.signature(getattr(specs, name)).parameters) == (*info.arguments, "ctx")
     assert info.call in HOOK_CLASSES
     if name in AT_BOOTSTRAP:
-        assert info.kind in EXPECTED or name == "settings_schema"
+        assert info.kind in EXPECTED or name in ("settings_schema", "register_by_call")
     else:
         parameters = inspect.signature(getattr(Calls, name)).parameters.values()
         # What is given by keyword alone is its caller's own business.

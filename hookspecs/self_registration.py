@@ -17,8 +17,8 @@ _at_import: dict[str, dict[tuple[str, str], Any]] = {}
 in a process, and a process may have one host after another."""
 
 
-def declare(kind: str, name: str, target: type) -> None:
-    """Register a class under a name, for the plugin whose code is running.
+def declare(kind: str, name: str, target: Any) -> None:
+    """Register a class, or the path of one, under a name, for the plugin whose code is running.
 
     Raises:
         PluginError: nobody's code is running, or the table was already read.
@@ -32,12 +32,12 @@ def declare(kind: str, name: str, target: type) -> None:
             f"{kind} '{name}' was registered outside any plugin's code; expected a registration "
             "hook, or code that the host runs for a plugin",
         )
-    plugin.registrar(kind, name, target)
+    plugin.registrar.declare(kind, name, target)
     if _is_at_import():
         _at_import.setdefault(plugin.identity, {})[kind, name] = target
 
 
-def declared_before(identity: str) -> list[tuple[str, str, type]]:
+def declared_before(identity: str) -> list[tuple[str, str, Any]]:
     """Kind, name and target of what was declared in this process by modules that are imported
     still, and will not be again."""
     return [
@@ -60,7 +60,9 @@ def _is_at_import() -> bool:
     return False
 
 
-def _is_current(target: type) -> bool:
+def _is_current(target: Any) -> bool:
+    if isinstance(target, str):
+        return True
     found: Any = sys.modules.get(target.__module__)
     for part in target.__qualname__.split("."):
         found = getattr(found, part, None)

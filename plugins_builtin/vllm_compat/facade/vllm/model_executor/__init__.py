@@ -1,0 +1,3 @@
+"""Models and what they are built of."""
+
+__surface__: dict[str, str] = {}

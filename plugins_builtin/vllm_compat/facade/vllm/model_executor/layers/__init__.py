@@ -1,0 +1,3 @@
+"""Layers that models are built of."""
+
+__surface__: dict[str, str] = {}
