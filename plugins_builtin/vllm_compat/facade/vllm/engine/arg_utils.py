@@ -1,0 +1,15 @@
+"""The arguments of an engine."""
+
+from __future__ import annotations
+
+from hookserve.engine.async_llm import AsyncEngineArgs
+from hookserve.engine.engine_args import EngineArgs
+
+__all__ = ["AsyncEngineArgs", "EngineArgs"]
+
+__surface__ = {
+    "AsyncEngineArgs": "live: the arguments of AsyncLLM",
+    "EngineArgs": "live: create_model_config and create_engine_config are called through the class "
+    "by server run, LLM and AsyncLLM, so that a wrapper acts; plain changes of the arguments, and "
+    "of what they give back, are taken over with their owner",
+}
