@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEVELS: tuple[str, ...] = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+ECOSYSTEM = "vllm"
+"""The package whose loggers' lines plugins expect to be shown, whoever's code runs."""
 _COLORS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
@@ -73,7 +75,8 @@ def configure_logging(
 
 
 class RootHandler(logging.Handler):
-    """Hands on what plugins' own loggers say, and the warnings of everybody else."""
+    """Hands on what plugins' own loggers and the ecosystem's say, and the warnings of everybody
+    else."""
 
     def __init__(self, target: logging.Handler) -> None:
         super().__init__()
@@ -83,14 +86,24 @@ class RootHandler(logging.Handler):
         owner = owner_of_record(record)
         if owner is not None:
             record.plugin = owner
-        elif record.levelno < logging.WARNING:
+        elif record.levelno < logging.WARNING and not _is_ecosystem(record.name):
             return
         self._target.handle(record)
 
 
-def own_logging(level: str, role: str, *, color: bool = False) -> logging.Logger:
+def _is_ecosystem(logger: str) -> bool:
+    return logger.partition(".")[0] == ECOSYSTEM
+
+
+def own_logging(
+    level: str, role: str, *, color: bool = False, ecosystem_level: str | None = None
+) -> logging.Logger:
     """As ``configure_logging``, and the root logger goes the same way, at the same level. For a
-    process that nobody else has started and set up."""
+    process that nobody else has started and set up.
+
+    Args:
+        ecosystem_level: of loggers named ``vllm`` and ``vllm.*``, in place of ``level``.
+    """
     logger = configure_logging(level, role, color=color)
     root = logging.getLogger()
     for handler in list(root.handlers):
@@ -98,6 +111,7 @@ def own_logging(level: str, role: str, *, color: bool = False) -> logging.Logger
             root.removeHandler(handler)
     root.addHandler(RootHandler(logger.handlers[-1]))
     root.setLevel(level)
+    logging.getLogger(ECOSYSTEM).setLevel(ecosystem_level or level)
     return logger
 
 

@@ -33,6 +33,8 @@ class Setting:
     flag: without the dashes; empty: the field's name with hyphens.
     aliases: further option strings, with their dashes.
     env: empty: ``HOOKSERVE_`` and the field's name in capitals.
+    other_envs: variables of the ecosystem that say the same; of two the former wins, and ``env``
+        wins over all.
     choices: the only texts that are accepted, if there are any.
     synonyms: other spellings of a choice.
     minimum, maximum: inclusive, for numbers.
@@ -46,6 +48,7 @@ class Setting:
     flag: str = ""
     aliases: tuple[str, ...] = ()
     env: str = ""
+    other_envs: tuple[str, ...] = ()
     metavar: str = ""
     choices: tuple[str, ...] = ()
     synonyms: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -82,11 +82,17 @@ class WorkerProcess(ChildProcess):
         return 0
 
     def _configure_logging(self, start: StartWorker) -> None:
-        """All ranks do the same, so what is only news is said by the first one."""
+        """All ranks do the same, so what is only news is said by the first one; what plugins say by
+        the ecosystem's loggers is said by each."""
         level = start.config.log_level
         if start.rank > 0 and level == "INFO":
             level = "WARNING"
-        own_logging(level, f"Worker {start.rank}", color=start.config.log_color)
+        own_logging(
+            level,
+            f"Worker {start.rank}",
+            color=start.config.log_color,
+            ecosystem_level=start.config.log_level,
+        )
 
     def _bootstrap(self, start: StartWorker) -> tuple[Host, VllmConfig]:
         """Load the plugins and let the engine compare what came of them."""

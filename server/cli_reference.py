@@ -85,7 +85,8 @@ def _setting_row(spec: Spec) -> tuple[str, ...]:
     text = setting.help
     if setting.choices:
         text += "; one of " + ", ".join(f"`{choice}`" for choice in setting.choices)
-    return flags, f"`{spec.env}`", _default(spec.default), text
+    variables = ", ".join(f"`{name}`" for name in (spec.env, *setting.other_envs))
+    return flags, variables, _default(spec.default), text
 
 
 def _default(value: Any) -> str:

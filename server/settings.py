@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, get_type_hints
@@ -31,6 +32,7 @@ from .flags import find_flag
 from .secret import Secret
 from .setting_values import Origin, Spec, check_value, derive_kind, read_text
 
+_NOT_ABOVE_0 = re.compile(r"-.*|[0.]+")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -59,6 +61,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             group="Server",
             kind="secret",
             metavar="KEY",
+            other_envs=("VLLM_API_KEY",),
         ),
     ] = ()
     admin_key: Annotated[
@@ -116,14 +119,25 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     log_level: Annotated[
-        str, Setting("least level that is logged", group="Logging", choices=_LOG_LEVELS)
+        str,
+        Setting(
+            "least level that is logged",
+            group="Logging",
+            choices=_LOG_LEVELS,
+            other_envs=("VLLM_LOGGING_LEVEL",),
+        ),
     ] = "INFO"
     disable_log_stats: Annotated[
         bool, Setting("log no statistics of the engine", group="Logging")
     ] = False
     log_stats_interval: Annotated[
         float,
-        Setting("seconds between two lines of statistics", group="Logging", minimum=0.1),
+        Setting(
+            "seconds between two lines of statistics",
+            group="Logging",
+            minimum=0.1,
+            other_envs=("VLLM_LOG_STATS_INTERVAL",),
+        ),
     ] = 10.0
     config: Annotated[
         str | None,
@@ -354,10 +368,13 @@ def resolve_settings(
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {spec.name: spec.default for spec in all_specs()}
     origins = {spec.name: Origin("default") for spec in all_specs()}
+    variables = {spec.name: name for spec in all_specs() if (name := _variable(spec, env))}
     by_env = {
-        spec.name: read_text(spec, env[spec.env], Origin("environment", spec.env))
+        spec.name: read_text(
+            spec, env[variables[spec.name]], Origin("environment", variables[spec.name])
+        )
         for spec in all_specs()
-        if spec.env in env
+        if spec.name in variables
     }
     by_flag = {
         spec.name: _read_flag(spec, given[spec.name]) for spec in all_specs() if spec.name in given
@@ -368,7 +385,8 @@ def resolve_settings(
         for spec in all_specs():
             if spec.name in layer:
                 values[spec.name] = layer[spec.name]
-                key = {"file": path, "environment": spec.env, "flag": spec.flag}[kind]
+                variable = variables.get(spec.name)
+                key = {"file": path, "environment": variable, "flag": spec.flag}[kind]
                 origins[spec.name] = Origin(kind, str(key))
     given_dir = values["cache_dir"]
     values["cache_dir"] = in_home(given_dir) if given_dir else default_cache_dir(env)
@@ -389,6 +407,18 @@ def resolve_settings(
 
 def _of(struct: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in struct.__struct_fields__}
+
+
+def _variable(spec: Spec, env: Mapping[str, str]) -> str | None:
+    """The variable that says something of this setting: the ecosystem's where our own does not,
+    and there a number that is not above 0 says nothing."""
+    if spec.env in env:
+        return spec.env
+    for name in spec.setting.other_envs:
+        text = env.get(name, "").strip()
+        if text and not (spec.kind == "number" and _NOT_ABOVE_0.fullmatch(text)):
+            return name
+    return None
 
 
 def _read_flag(spec: Spec, raw: Any) -> Any:
