@@ -11,7 +11,7 @@ if __name__ != "hookserve.hookspecs":
     )
 
 from .context import PluginContext, running
-from .current_host import bootstrap, create_plugin_manager, current, known_claims
+from .current_host import bootstrap, create_plugin_manager, current, is_claimed, known_claims
 from .errors import (
     HostError,
     PluginConflictError,
@@ -113,6 +113,7 @@ __all__ = [
     "declare",
     "hookimpl",
     "hookspec",
+    "is_claimed",
     "known_claims",
     "running",
     "worker_method",

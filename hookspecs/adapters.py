@@ -86,11 +86,18 @@ class Adapters:
         self, plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[str], None]
     ) -> None:
         """Have the adapters' plugins chosen, and this process made ready for those that stay."""
+        self.choose(plugins, settings, say)
         for adapter in self.all:
-            if adapter.is_in_use:
+            if any(each.adapter == adapter.name and each.state == "found" for each in plugins):
+                adapter.module.prepare()
+
+    def choose(
+        self, plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[str], None]
+    ) -> None:
+        """Have the adapters' plugins chosen; a list that finds none is answered too."""
+        for adapter in self.all:
+            if adapter.is_in_use or adapter.name in settings.adapter_lists:
                 adapter.module.select(plugins, settings, say)
-                if any(each.adapter == adapter.name and each.state == "found" for each in plugins):
-                    adapter.module.prepare()
 
     def prepare(self) -> None:
         """Make this process ready for code that may have been written for any of the other

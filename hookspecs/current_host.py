@@ -16,6 +16,7 @@ from .crash_mark import CrashMark
 from .errors import HostError, SettingsDifferError
 from .host import Host
 from .manager import PluginManager
+from .op_names import canonical
 from .registry import Claim
 from .settings import PluginSettings
 from .types import Role
@@ -102,6 +103,20 @@ def known_claims(kind: str) -> list[Claim]:
     if plugin is not None and plugin.registrar is not None:
         return plugin.registrar.claims(kind)
     return current().known(kind)
+
+
+def is_claimed(kind: str, name: str) -> bool:
+    """Whether anyone has claimed a name of a kind so far. A plugin whose code asks, finds another
+    third party's and does not register its own is reported as yielding to that.
+
+    Raises:
+        HostError: before ``bootstrap`` and after ``close``, outside any plugin's code.
+    """
+    plugin = running()
+    if plugin is not None and plugin.registrar is not None:
+        return plugin.registrar.is_claimed(kind, name)
+    name = canonical(kind, name)
+    return any(claim.name == name for claim in current().known(kind))
 
 
 def describe_patch(name: str) -> str:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import facts as toml
-from .adapters import BUILTIN_PACKAGE, Adapter, builtin_spec, find_adapters
+from .adapters import BUILTIN_PACKAGE, Adapter, Adapters, builtin_spec
 from .errors import PluginSelectionError
 from .plugin import (
     BUILTIN_GROUP,
@@ -76,12 +76,10 @@ def find_plugins(settings: PluginSettings) -> list[Plugin]:
         PluginSelectionError: an entry of a list that fits no plugin or several, a ``--plugin`` that
             does not exist.
     """
-    adapters = find_adapters()
-    plugins = discover(settings.files, (), adapters)
+    adapters = Adapters()
+    plugins = discover(settings.files, (), adapters.all)
     apply_settings(plugins, settings)
-    for adapter in adapters:
-        if adapter.is_in_use:
-            adapter.module.select(plugins, settings, lambda line: None)
+    adapters.choose(plugins, settings, lambda line: None)
     return plugins
 
 
@@ -113,7 +111,7 @@ def adapted_plugins(adapters: Iterable[Adapter]) -> list[Plugin]:
 
 def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:
     module = entry.value.partition(":")[0].strip()
-    distribution, version, requires, fault = _read_metadata(entry.dist)
+    distribution, version, requires, fault = read_metadata(entry.dist)
     plugin = Plugin(
         identity=f"{distribution}:{ENTRY_POINT_GROUP}:{entry.name}",
         name=entry.name,
@@ -133,7 +131,7 @@ def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:
     return plugin
 
 
-def _read_metadata(
+def read_metadata(
     distribution: Distribution | None,
 ) -> tuple[str | None, str | None, list[str], str | None]:
     """Name, version, requirements, and what is wrong: one distribution that was removed by half
@@ -186,6 +184,12 @@ def _top_level(module: str) -> tuple[list[Path], str | None]:
     if spec is None:
         return [], None
     return [Path(folder) for folder in spec.submodule_search_locations or ()], spec.origin
+
+
+def find_module_file(module: str) -> str | None:
+    """The file of a module, imported or not; ``None`` where it is not found without importing its
+    parents."""
+    return _module_file(module, *_top_level(module))
 
 
 def _module_file(module: str, folders: Sequence[Path], origin: str | None) -> str | None:

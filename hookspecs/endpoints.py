@@ -31,6 +31,8 @@ def close_endpoints(
         plugin = claim.plugin
         if plugin.is_builtin or plugin.is_explicit or plugin.state != "active":
             continue
+        if plugin.opens_endpoints:
+            continue
         if not any(entry == claim.name or matches(entry, plugin) for entry in entries):
             claim.state = "closed"
             shared = any(other.name == claim.name for other in declared if other is not claim)

@@ -211,7 +211,7 @@ class Host:
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
         before = self._take_over(plugin)
-        plugin.registrar = Registrar(plugin, self._declare, self.known)
+        plugin.registrar = Registrar(plugin, self._declare, self.known, self._transactions.tell)
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),

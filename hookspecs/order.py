@@ -21,7 +21,7 @@ def call_order(plugins: Sequence[Plugin]) -> list[Plugin]:
     """
     third = sorted(
         (plugin for plugin in plugins if not plugin.is_builtin),
-        key=lambda plugin: plugin.identity,
+        key=lambda plugin: plugin.call_key,
     )
     builtin = [plugin for plugin in plugins if plugin.is_builtin]
     ordered = [*_sorted_band(third, builtin), *_sorted_band(builtin, third)]

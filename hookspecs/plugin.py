@@ -83,6 +83,8 @@ class Plugin:
     required: bool = False
     adapter: str = ""
     """Name of the adapter that made it of another host's entry point, and whose lists rule it."""
+    opens_endpoints: bool = False
+    """Whether that adapter's list opens the routes that it declares."""
 
     # Filled in by the host.
     state: State = "found"
@@ -119,6 +121,12 @@ class Plugin:
     def is_explicit(self) -> bool:
         """Whether the operator or the program handed it over: a file, a module, an object."""
         return self.group in (FILE_GROUP, OBJECT_GROUP)
+
+    @property
+    def call_key(self) -> tuple[str, str, str]:
+        """By what third parties are called one after the other, where nobody says otherwise: native
+        ones by identity, then another host's by the name of the entry point."""
+        return self.adapter, self.name if self.adapter else self.identity, self.identity
 
     @property
     def must_work(self) -> bool:

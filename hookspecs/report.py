@@ -181,7 +181,8 @@ def plugin_report(
             for registry in registries
             for claim in registry.all_claims()
             if claim.plugin is plugin
-        ],
+        ]
+        + _yielded(plugin),
         load_ms=plugin.load_ms,
         config=dict(plugin.config),
         warnings=list(plugin.warnings),
@@ -213,6 +214,17 @@ def _hook_report(implementation: Implementation, hook: Hook, guard: Guard | None
         sampled_s=guard.sampled_s,
         mean_us=guard.sampled_s / guard.sampled * 1e6 if guard.sampled else None,
     )
+
+
+def _yielded(plugin: Plugin) -> list[DeclarationReport]:
+    """What its code asked for, found taken, and left at that."""
+    asked = {} if plugin.registrar is None else plugin.registrar.yielded
+    return [
+        DeclarationReport(
+            kind=kind, name=name, target="not registered", state=f"yielded to {owner}"
+        )
+        for (kind, name), owner in asked.items()
+    ]
 
 
 def _declaration_report(claim: Claim) -> DeclarationReport:

@@ -38,6 +38,9 @@ class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``--require-plugins``: their failure stops the start."""
     enable_endpoints: tuple[str, ...] = ()
     """``--enable-endpoints``: plugins (or endpoint names) whose routes are opened."""
+    adapter_lists: dict[str, str] = {}
+    """What the operator said in other hosts' own lists of plugins, as it was written, by the
+    adapter that reads it; absent: nothing was said there."""
     no_plugins: bool = False
     """``--no-plugins``: built-ins alone."""
     files: tuple[str, ...] = ()

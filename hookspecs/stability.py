@@ -143,6 +143,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.hookspecs.current",
                 "hookserve.hookspecs.declare",
                 "hookserve.hookspecs.known_claims",
+                "hookserve.hookspecs.is_claimed",
                 "hookserve.hookspecs.hookspec",
                 "hookserve.hookspecs.running",
             ),

@@ -52,7 +52,7 @@ class Transactions:
         started = [thread.name for thread in threading.enumerate() if thread not in threads]
         if started:
             count = f"{len(started)} thread{'s' if len(started) > 1 else ''}"
-            self._tell(plugin, f"started {count}: {_names(started)}")
+            self.tell(plugin, f"started {count}: {_names(started)}")
 
     def recorded(
         self, call: Callable[..., Any], plugin: Plugin, info: HookInfo
@@ -95,7 +95,7 @@ class Transactions:
         for title, labels in _by_title(change for change, done in reversed(undone) if done):
             plugin.warnings.append(f"changed {title}: {labels}; undone")
         for title, labels in _by_title(change for change, done in reversed(undone) if not done):
-            self._tell(plugin, f"changed {title}: {labels}; not undone, it was changed again since")
+            self.tell(plugin, f"changed {title}: {labels}; not undone, it was changed again since")
 
     def _record(self, plugin: Plugin, changes: Iterable[Change]) -> None:
         self._changes.setdefault(plugin, []).extend(changes)
@@ -114,11 +114,12 @@ class Transactions:
                 self._record(plugin, [replace(change, after=kept)])
         plugin.patches += [each.label for each in changes if each.namespace.is_host_code]
         for title, labels in _by_title(news):
-            self._tell(plugin, f"changed {title}: {labels}")
+            self.tell(plugin, f"changed {title}: {labels}")
         for title, labels in _by_title(put_back):
-            self._tell(plugin, f"changed {title}: {labels}; what was there before is back")
+            self.tell(plugin, f"changed {title}: {labels}; what was there before is back")
 
-    def _tell(self, plugin: Plugin, line: str) -> None:
+    def tell(self, plugin: Plugin, line: str) -> None:
+        """Keep a line about the plugin for its report, and say it."""
         plugin.warnings.append(line)
         self._say(plugin, line)
 
