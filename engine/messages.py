@@ -5,6 +5,7 @@ How frames travel is ``channel``'s business. Every message is plain data; nothin
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import msgspec
@@ -122,13 +123,23 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Of the token itself; 1 is the best."""
 
 
+class FinishReason(enum.StrEnum):
+    """Why a sequence ended. Each is the text that travels, so that either may be compared with
+    the other."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
 class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What one step did for one request."""
 
     request_id: str
     new_token_ids: list[int] = []
     finish_reason: str | None = None
-    """``"stop"``, ``"length"``, ``"abort"``, ``"error"``."""
+    """The text of a ``FinishReason``."""
     stop_reason: int | None = None
     """The stop token id that ended it; ``None`` for the model's own end token."""
     error: str | None = None
@@ -145,6 +156,10 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One for each prompt token, ``None`` for the first; sent once, with the first token."""
 
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
 
 class PrefixCacheStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """Look-ups since the last report: by requests, and in tokens; apart, those of requests that
@@ -158,6 +173,8 @@ class PrefixCacheStats(msgspec.Struct, frozen=True, omit_defaults=True):
     preempted_hits: int = 0
     reset: bool = False
     """Whether the cache was emptied; nobody can ask for that while the engine runs."""
+    hits_by_source: dict[str, int] = {}
+    """Empty: there is one cache."""
 
 
 class SchedulerIterationDetails(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,6 +187,9 @@ class SchedulerIterationDetails(msgspec.Struct, frozen=True, omit_defaults=True)
     num_generation_requests: int = 0
     num_generation_tokens: int = 0
     elapsed_ms: float = 0.0
+    num_encoder_inputs: int = 0
+    num_encoder_output_tokens: int = 0
+    is_dummy: bool = False
 
 
 class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -179,6 +199,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     num_skipped_waiting_reqs: int = 0
+    num_kv_fetch_reqs_by_stage: dict[int, int] = {}
     step_counter: int = 0
     current_wave: int = 0
     kv_cache_usage: float = 0.0

@@ -22,6 +22,7 @@ from hookserve.hookspecs.plugin import Plugin
 from hookserve.hookspecs.plugin_thread import build_within
 
 from .messages import SchedulerStats
+from .stat_logger_base import AggregateStatLoggerBase
 from .stats import IterationStats
 from .vllm_config import VllmConfig
 
@@ -102,7 +103,9 @@ class StatLoggers:
 
     @classmethod
     def build(cls, host: Host, vllm_config: VllmConfig) -> StatLoggers:
-        """Build every registered logger as ``cls(vllm_config, 0)``.
+        """Build every registered logger as ``cls(vllm_config, 0)``; one that is of all engines is
+        given ``[0]``. A built-in one gives way to those that derive from it, if it says so
+        (``yields_to_subclasses``).
 
         One that cannot be built, or not within the time of a start-up hook, puts its plugin out
         (``host.deny``).
@@ -110,12 +113,16 @@ class StatLoggers:
         Raises:
             RequiredPluginError: that plugin is required.
         """
-        built = []
-        for claim in host.registry("stat_logger").claims():
+        built: list[GuardedLogger] = []
+        claims = host.registry("stat_logger").claims()
+        for claim in sorted(claims, key=lambda each: each.plugin.is_builtin):
             if claim.plugin.state != "active":
                 continue
             try:
-                instance = _build_one(host, claim, vllm_config)
+                target = host.registry("stat_logger").resolve(claim.name)
+                if _is_replaced(target, built):
+                    continue
+                instance = _build_one(host, claim, target, vllm_config)
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
             except caught() as error:
@@ -164,13 +171,22 @@ class StatLoggers:
             self.log()
 
 
-def _build_one(host: Host, claim: Claim, vllm_config: VllmConfig) -> Any:
+def _is_replaced(target: Any, built: Iterable[GuardedLogger]) -> bool:
+    """Whether a logger that was built does the work of ``target`` too."""
+    if not getattr(target, "yields_to_subclasses", False):
+        return False
+    return any(
+        isinstance(each.instance, target) and each.plugin.state == "active" for each in built
+    )
+
+
+def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -> Any:
     """A plugin's constructor runs in a thread: it cannot be interrupted, but left alone."""
-    target = host.registry("stat_logger").resolve(claim.name)
+    of_all = isinstance(target, type) and issubclass(target, AggregateStatLoggerBase)
 
     def build() -> Any:
         with host.enter(claim.plugin):
-            return target(vllm_config, 0)
+            return target(vllm_config, [0] if of_all else 0)
 
     if claim.plugin.is_builtin:
         return build()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from .messages import EngineCoreOutput, StepOutputs
+from .messages import EngineCoreOutput, FinishReason, StepOutputs
+
+_REASONS = {reason.value: reason for reason in FinishReason}
 
 
 @dataclass
@@ -41,10 +43,22 @@ class PromptTokenStats:
 
 
 @dataclass
+class MultiModalCacheStats:
+    """Look-ups in a cache of processed images and sounds; no logger gets any: this engine takes
+    text alone."""
+
+    reset: bool = False
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+
+
+@dataclass
 class FinishedRequestStats:
     """One sequence that ended, however it ended."""
 
-    finish_reason: str
+    finish_reason: FinishReason | str
+    """A text alone is a reason of a plugin's own."""
     request_id: str
     e2e_latency: float = 0.0
     num_prompt_tokens: int = 0
@@ -118,6 +132,8 @@ class RequestStateStats:
     last_token_ts: float = 0.0
     first_token_latency: float = 0.0
     is_corrupted: bool = False
+    is_watermarked: bool = False
+    is_watermark_skipped: bool = False
     siblings: Siblings | None = None
 
     def note_tokens(self, count: int, now: float) -> None:
@@ -140,7 +156,7 @@ class RequestStateStats:
         last_ts = self.last_token_ts or first_ts
         decode_time = last_ts - first_ts
         return FinishedRequestStats(
-            finish_reason=reason,
+            finish_reason=_REASONS.get(reason, reason),
             request_id=request_id,
             e2e_latency=now - self.queued_ts,
             num_prompt_tokens=self.num_prompt_tokens,

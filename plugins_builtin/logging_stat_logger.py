@@ -6,13 +6,14 @@ import logging
 import time
 
 from hookserve.engine.messages import SchedulerStats
+from hookserve.engine.stat_logger_base import StatLoggerBase
 from hookserve.engine.stats import IterationStats
 from hookserve.engine.vllm_config import VllmConfig
 
 logger = logging.getLogger("hookserve.stats")
 
 
-class LoggingStatLogger:
+class LoggingStatLogger(StatLoggerBase):
     """Silent while nothing happens: an idle server writes one line, and then none."""
 
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:

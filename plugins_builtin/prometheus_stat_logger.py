@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from hookserve.engine.messages import SchedulerStats
+from hookserve.engine.stat_logger_base import AggregateStatLoggerBase
 from hookserve.engine.stats import FinishedRequestStats, IterationStats
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.server.metrics import EngineMetrics
 
 
-class PrometheusStatLogger:
-    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
+class PrometheusStatLogger(AggregateStatLoggerBase):
+    """A plugin's logger that derives from it takes its place: the names are taken once."""
+
+    yields_to_subclasses: ClassVar[bool] = True
+
+    def __init__(self, vllm_config: VllmConfig, engine_indexes: Sequence[int] = (0,)) -> None:
+        (engine_index,) = engine_indexes
         model = vllm_config.model_config
         self._config = vllm_config
         self._metrics = EngineMetrics(

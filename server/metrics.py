@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
+    GC_COLLECTOR,
+    REGISTRY,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -147,7 +149,8 @@ class EngineMetrics:
 
 class MetricsPage:
     """The server's own metrics and those of all stat loggers, in Prometheus' text format: of those
-    loggers that offer a registry as their attribute ``registry``."""
+    loggers that offer a registry as their attribute ``registry``. And what plugins have put into
+    the registry of the process, beside what prometheus_client keeps there itself."""
 
     def __init__(self, loggers: StatLoggers, *own: Collector) -> None:
         self._loggers = loggers
@@ -160,7 +163,9 @@ class MetricsPage:
         taken: set[str] = set()
         own = [render(collector, taken)[0] for collector in self._own]
         builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
-        return b"".join([*own, *[self._text_of(each, taken) for each in builtin_first]])
+        of_loggers = [self._text_of(each, taken) for each in builtin_first]
+        taken.update(metric.name for metric in GC_COLLECTOR.collect())
+        return b"".join([*own, *of_loggers, render(REGISTRY, taken)[0]])
 
     def _text_of(self, each: GuardedLogger, taken: set[str]) -> bytes:
         def read(instance: Any) -> tuple[bytes, list[str]]:

@@ -19,7 +19,7 @@ def stat_logger() -> PrometheusStatLogger:
     config: Any = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="m", max_model_len=100)
     )
-    return PrometheusStatLogger(config, 0)
+    return PrometheusStatLogger(config, [0])
 
 
 def samples(stat_logger: PrometheusStatLogger) -> dict[str, float]:
