@@ -11,7 +11,14 @@ if __name__ != "hookserve.hookspecs":
     )
 
 from .context import PluginContext, running
-from .current_host import bootstrap, create_plugin_manager, current, is_claimed, known_claims
+from .current_host import (
+    bootstrap,
+    create_plugin_manager,
+    current,
+    is_claimed,
+    known_claims,
+    known_platform,
+)
 from .errors import (
     HostError,
     PluginConflictError,
@@ -39,7 +46,7 @@ from .request_types import (
     ResponseDelta,
     Scope,
 )
-from .self_registration import declare
+from .self_registration import declare, tell_operator
 from .settings import Denied, PluginSettings
 from .step_types import QueuedRequest, StepBatch
 from .types import (
@@ -115,6 +122,8 @@ __all__ = [
     "hookspec",
     "is_claimed",
     "known_claims",
+    "known_platform",
     "running",
+    "tell_operator",
     "worker_method",
 ]

@@ -46,7 +46,7 @@ from .notify_loop import caught
 from .op_names import canonical
 from .owned import Owned
 from .patience import watched
-from .platforms import choose_platform
+from .platforms import choose_platform, pick_platform
 from .plugin import Plugin
 from .plugin_config import PluginConfigError, convert_config
 from .preferences import check_preferences, read_preferences
@@ -61,7 +61,6 @@ from .types import ROLES, Role
 
 logger = logging.getLogger(__name__)
 
-_TORCH_FREE: frozenset[Role] = frozenset({"front", "cli", "inspector"})
 _BEHIND_FRONT: frozenset[Role] = frozenset({"engine", "worker"})
 
 
@@ -211,7 +210,9 @@ class Host:
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
         before = self._take_over(plugin)
-        plugin.registrar = Registrar(plugin, self._declare, self.known, self._transactions.tell)
+        plugin.registrar = Registrar(
+            plugin, self._declare, self.known, self._transactions.tell, self.platform
+        )
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
@@ -221,7 +222,7 @@ class Host:
                     plugin,
                     self.pm.specs,
                     instances=self._instances,
-                    heavy_is_news=self.roles <= _TORCH_FREE,
+                    roles=self.roles,
                 )
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
@@ -500,9 +501,10 @@ class Host:
             PluginConflictError: if two third parties answered and none is named.
         """
         if self._platform is None:
-            self._platform = choose_platform(
-                self.registry("platform").claims(), self.settings.platform, self._say
-            )
+            known, wanted = self.known("platform"), self.settings.platform
+            if not self._bootstrapped:  # plugins that register by calls ask already
+                return pick_platform(known, wanted)
+            self._platform = choose_platform(known, wanted, self._say)
         return self._platform
 
     def config_of(self, plugin: Plugin) -> Any:

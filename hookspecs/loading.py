@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .checks import RefusedError, Specs, implementations, unmarked_hooks
@@ -15,29 +17,30 @@ from .context import enter
 from .errors import PluginError, describe_error
 from .notify_loop import caught
 from .plugin import Plugin
+from .types import Role
 
 _HEAVY = "torch"
+_WITHOUT_HEAVY: frozenset[Role] = frozenset({"front", "cli", "inspector"})
 
 
 def load_plugin(
-    plugin: Plugin, specs: Specs, *, instances: dict[type, object], heavy_is_news: bool
+    plugin: Plugin, specs: Specs, *, instances: dict[type, object], roles: Collection[Role]
 ) -> None:
     """Import the plugin and find its hooks; fills in the record.
 
     Args:
         instances: of every class that this host has met as a plugin; two ways to one class lead
             to one object.
-        heavy_is_news: whether this process is one that should not import torch.
+        roles: of this process.
 
     Raises:
         PluginError: with the stage; the original exception is its cause.
     """
     if plugin.fault is not None:
         raise PluginError(plugin.identity, "discover", plugin.fault)
-    had_heavy, resident = _HEAVY in sys.modules, _resident_bytes()
     started = time.perf_counter()
     try:
-        with enter(plugin):
+        with heavy_import(roles, plugin.warnings.append), enter(plugin):
             found = plugin.load()
             if inspect.isclass(found):
                 if found not in instances:
@@ -47,11 +50,6 @@ def load_plugin(
         raise PluginError(plugin.identity, "import", describe_error(error)) from error
     finally:
         plugin.load_ms = (time.perf_counter() - started) * 1e3
-    if heavy_is_news and not had_heavy and _HEAVY in sys.modules:
-        plugin.warnings.append(
-            f"imported {_HEAVY} in a process that does without it: {plugin.load_ms / 1e3:.1f} s, "
-            f"{(_resident_bytes() - resident) / 2**20:.0f} MiB"
-        )
     if inspect.isroutine(found):
         raise PluginError(
             plugin.identity,
@@ -64,6 +62,20 @@ def load_plugin(
     plugin.warnings.extend(unmarked_hooks(found, specs))
     _compare_hooks(plugin)
     _compare_roles(plugin)
+
+
+@contextmanager
+def heavy_import(roles: Collection[Role], tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell of an import of torch in a process of these roles that does without it; what it costs
+    is measured over the whole block."""
+    had, resident, started = _HEAVY in sys.modules, _resident_bytes(), time.perf_counter()
+    yield
+    if not had and _HEAVY in sys.modules and _WITHOUT_HEAVY.issuperset(roles):
+        tell(
+            f"imported {_HEAVY} in a process that does without it: "
+            f"{time.perf_counter() - started:.1f} s, "
+            f"{(_resident_bytes() - resident) / 2**20:.0f} MiB"
+        )
 
 
 def _read_hooks(plugin: Plugin, found: object, specs: Specs) -> None:

@@ -37,6 +37,14 @@ def declare(kind: str, name: str, target: Any) -> None:
         _at_import.setdefault(plugin.identity, {})[kind, name] = target
 
 
+def tell_operator(line: str) -> None:
+    """Have an operator know of something about the plugin whose code is running; it stands in the
+    plugin's report too."""
+    plugin = running()
+    assert plugin is not None and plugin.registrar is not None, "no plugin's code is running"
+    plugin.registrar.tell(line)
+
+
 def declared_before(identity: str) -> list[tuple[str, str, Any]]:
     """Kind, name and target of what was declared in this process by modules that are imported
     still, and will not be again."""

@@ -146,6 +146,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "hookserve.hookspecs.is_claimed",
                 "hookserve.hookspecs.hookspec",
                 "hookserve.hookspecs.running",
+                "hookserve.hookspecs.tell_operator",
             ),
         },
         "flag": {

@@ -1,0 +1,41 @@
+"""Whose distribution an entry point is: vLLM's own, one that is ported, or any other.
+
+Their names are discovery's to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.metadata import Distribution
+
+from hookserve.hookspecs.plugin import ENTRY_POINT_GROUP
+from hookserve.hookspecs.selection import canonical
+
+_PACKAGE = "vllm"
+_PACKAGE_FILE = f"{_PACKAGE}/__init__.py"
+
+
+def is_vllm_itself(distribution: Distribution | None) -> bool:
+    """Whether it is vLLM, a build of it under another name, or a fork: the package's own first
+    file is among its files. Files elsewhere under ``vllm/`` make no package of that name."""
+    if distribution is None:
+        return False
+    if _name(distribution) == _PACKAGE:
+        return True
+    record = distribution.read_text("RECORD") or ""
+    return any(line.startswith(f"{_PACKAGE_FILE},") for line in record.splitlines())
+
+
+def ported_distributions() -> set[str]:
+    """The names of those that have an entry point for this host too."""
+    entries: Iterable[metadata.EntryPoint] = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return {_name(entry.dist) for entry in entries if entry.dist is not None}
+
+
+def _name(distribution: Distribution) -> str:
+    """Empty where the metadata is broken, as of one that was removed by half."""
+    try:
+        return canonical(distribution.name)
+    except Exception:  # importlib.metadata documents no error for missing files
+        return ""

@@ -1,0 +1,31 @@
+"""``GeneralPlugin``: a function of the group ``vllm.general_plugins``, which registers by calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookserve.hookspecs import PluginContext, hookimpl, tell_operator
+from hookserve.hookspecs.loading import heavy_import
+
+
+class GeneralPlugin:
+    """
+    Args:
+        path: of the function, for messages.
+        function: takes no arguments; the host has it called once.
+    """
+
+    def __init__(self, path: str, function: Callable[[], Any]) -> None:
+        self._path = path
+        self._function = function
+
+    @hookimpl
+    def register_by_call(self, ctx: PluginContext) -> None:
+        with heavy_import(ctx.roles, tell_operator):
+            answer = self._function()
+        if answer is not None:
+            tell_operator(
+                f"{self._path} returned {repr(answer)[:80]}, which nobody reads: a general plugin "
+                "registers by calls"
+            )
