@@ -13,7 +13,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookserve.hookspecs.notify_loop import caught
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from .vllm_config import VllmConfig
+
+T = TypeVar("T")
 
 
 class MoveDirectionality(enum.Enum):
@@ -106,6 +108,40 @@ class LogitsProcessor(ABC):
         """Told before each ``apply`` which request is in which row; ``None``: as before."""
 
 
+def process_dict_updates(
+    req_entries: dict[int, T],
+    batch_update: BatchUpdate | None,
+    new_state: Callable[[SamplingParams, list[int] | None, list[int]], T | None],
+) -> bool:
+    """Bring what a processor keeps by row up to date.
+
+    Args:
+        new_state: what to keep for a request that came, of its parameters, its prompt's tokens and
+            the live list of its output's; ``None``: nothing.
+
+    Returns: whether anything changed.
+    """
+    if batch_update is None:
+        return False
+    changed = False
+    for row in batch_update.removed:
+        changed |= req_entries.pop(row, None) is not None
+    for row, params, prompt_ids, output_ids in batch_update.added:
+        changed |= req_entries.pop(row, None) is not None
+        state = new_state(params, prompt_ids, output_ids)
+        if state is not None:
+            req_entries[row] = state
+            changed = True
+    for here, there, direction in batch_update.moved:
+        mine, other = req_entries.pop(here, None), req_entries.pop(there, None)
+        changed |= mine is not None or other is not None
+        if mine is not None:
+            req_entries[there] = mine
+        if other is not None and direction is MoveDirectionality.SWAP:
+            req_entries[here] = other
+    return changed
+
+
 RequestProcessor = Callable[..., Any]
 """``(output_ids, logits)`` or ``(prompt_ids, output_ids, logits)`` to logits ``[vocab]``."""
 
@@ -127,33 +163,20 @@ class AdapterLogitsProcessor(LogitsProcessor):
         """The function of a new request; ``None``: its logits stay as they are."""
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        if batch_update is None:
-            return
-        rows = self.req_info
-        for row in batch_update.removed:
-            rows.pop(row, None)
-        for row, params, prompt_ids, output_ids in batch_update.added:
-            rows.pop(row, None)
-            try:
-                function = self._function_of(params, prompt_ids, output_ids)
-            except caught() as error:
-                function = _raising(error)
-            if function is not None:
-                rows[row] = function
-        for here, there, direction in batch_update.moved:
-            mine, other = rows.pop(here, None), rows.pop(there, None)
-            if mine is not None:
-                rows[there] = mine
-            if other is not None and direction is MoveDirectionality.SWAP:
-                rows[here] = other
+        process_dict_updates(self.req_info, batch_update, self._function_of)
 
     def _function_of(
         self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]
     ) -> Callable[[torch.Tensor], Any] | None:
-        """The request's function of its logits alone, made when it first comes."""
+        """The request's function of its logits alone, made when it first comes; where that fails,
+        one that fails likewise."""
         kept = output_ids.kept if isinstance(output_ids, OutputIds) else {}
         if id(self) not in kept:
-            kept[id(self)] = _bind(self.new_req_logits_processor(params), prompt_ids, output_ids)
+            try:
+                made = self.new_req_logits_processor(params)
+                kept[id(self)] = _bind(made, prompt_ids, output_ids)
+            except caught() as error:
+                return _raising(error)
         function: Callable[[torch.Tensor], Any] | None = kept[id(self)]
         return function
 

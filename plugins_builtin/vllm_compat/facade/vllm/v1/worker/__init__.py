@@ -1,0 +1,7 @@
+"""Workers and what runs the model in them."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

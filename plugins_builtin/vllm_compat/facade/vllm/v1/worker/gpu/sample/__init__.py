@@ -1,0 +1,7 @@
+"""Logits to tokens, in a worker."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}
