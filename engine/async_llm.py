@@ -65,7 +65,7 @@ class AsyncLLM:
     last reference, or with this process.
 
     Args:
-        engine_config: as ``EngineArgs.create_engine_config`` makes it.
+        engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the role front, held for this engine, which releases it.
         is_first: the host has no other user yet.
         log_stats_interval: seconds between two lines of statistics.
@@ -132,7 +132,7 @@ class AsyncLLM:
             objects_stay="the engine's process cannot be handed one",
         )
         try:
-            config = engine_args.create_engine_config(host)
+            config = engine_args.to_engine_config(host)
             return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)
         except BaseException:
             host.release()

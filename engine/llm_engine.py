@@ -65,7 +65,7 @@ class LLMEngine:
     books were kept to the end is not known then.
 
     Args:
-        engine_config: as ``EngineArgs.create_engine_config`` makes it.
+        engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the roles front, engine and worker, held for this engine, which releases it.
         is_first: the host has no other user yet.
         log_stats_interval: seconds between two calls of the stat loggers' ``log``.
@@ -171,7 +171,7 @@ class LLMEngine:
             objects_stay=None if ranks == 1 else apart,
         )
         try:
-            config = engine_args.create_engine_config(host)
+            config = engine_args.to_engine_config(host)
             if config.parallel.workers_are_apart:  # a plugin may have asked for that
                 check_no_objects(host.objects, apart)
             return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)

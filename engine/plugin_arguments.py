@@ -51,7 +51,7 @@ def ask_plugins(args: A, host: Host) -> A:
     changed = {name: change for name, change in found.items() if change.value != before[name]}
     for name, change in changed.items():
         change.owner.engine_arguments.append(name)
-        _tell(change.owner.identity, name, before[name], change.value, args.sources.get(name))
+        tell_change(change.owner.identity, name, before[name], change.value, args.sources.get(name))
     sources = {name: f"plugin {change.owner.identity}" for name, change in changed.items()}
     values: dict[str, Any] = {name: change.value for name, change in changed.items()}
     asked = dataclasses.replace(args, **values, sources={**args.sources, **sources})
@@ -108,7 +108,7 @@ def _check_range(name: str, value: Any, setting: Setting) -> None:
     raise ValueError(f"{name} cannot be {value!r:.120}; expected {expected}")
 
 
-def _tell(owner: str, name: str, before: Any, value: Any, origin: str | None) -> None:
+def tell_change(owner: str, name: str, before: Any, value: Any, origin: str | None) -> None:
     """What the operator said himself is worth a warning."""
     level = logging.INFO if origin is None else logging.WARNING
     came = "" if origin is None else f", from {origin}"

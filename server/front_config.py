@@ -17,6 +17,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from hookserve.engine.config import EngineConfig
+    from hookserve.engine.engine_args import EngineArgs
     from hookserve.engine.text.tokenizer import Tokenizer
     from hookserve.hookspecs import Host
 
@@ -33,10 +34,12 @@ def configure(settings: Settings, host: Host) -> FrontConfig:
     Raises:
         HookserveError, hookserve.hookspecs.HostError: whatever stops a start.
     """
+    from hookserve.engine.plugin_arguments import ask_plugins
     from hookserve.engine.text.tokenizer import load_tokenizer
 
-    settings = _ask_plugins(settings, host)
-    engine = settings.engine_args.create_engine_config(host)
+    args = ask_plugins(settings.engine_args, host)
+    engine = args.to_engine_config(host)
+    settings = _with_arguments(settings, args)
     if settings.server.single_process and engine.parallel.workers_are_apart:
         parallel = engine.parallel
         raise ConfigError(
@@ -47,11 +50,8 @@ def configure(settings: Settings, host: Host) -> FrontConfig:
     return FrontConfig(settings, engine, load_tokenizer(engine.model.tokenizer))
 
 
-def _ask_plugins(settings: Settings, host: Host) -> Settings:
-    """What the hook ``engine_config`` makes of the engine's arguments, and where that came from."""
-    from hookserve.engine.plugin_arguments import ask_plugins
-
-    args = ask_plugins(settings.engine_args, host)
+def _with_arguments(settings: Settings, args: EngineArgs) -> Settings:
+    """With what plugins made of the engine's arguments, and where that came from."""
     before = settings.engine_args.sources
     changed = [name for name, source in args.sources.items() if before.get(name) != source]
     origins = {name: Origin(*args.sources[name].split(" ", 1)) for name in changed}

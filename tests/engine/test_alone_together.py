@@ -100,7 +100,7 @@ def assert_close(some, others):
 def test_each_of_many_different_requests_says_what_it_says_alone(tiny_llama, host):
     def make_core(**options):
         args = EngineArgs(model=str(tiny_llama), dtype="float32", max_model_len=128, **options)
-        core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+        core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
         torch.set_num_threads(1)  # matrices this small are only slowed down by several
         return core
 

@@ -37,7 +37,7 @@ def make(tiny_llama: Path) -> Iterator[Any]:
     def make(mode: str = "plain") -> AsyncLLM:
         host = bootstrap(["front"], PluginSettings(no_plugins=True))
         host.hold()
-        config = AsyncEngineArgs(model=str(tiny_llama)).create_engine_config(host)
+        config = AsyncEngineArgs(model=str(tiny_llama)).to_engine_config(host)
         engine = AsyncLLM(config, host, command=(*COMMAND, mode))
         made.append(engine)
         return engine
@@ -221,7 +221,7 @@ def test_the_last_reference_ends_the_process(tiny_llama: Path, make: Any) -> Non
     async def begin() -> int:
         host = bootstrap(["front"], PluginSettings(no_plugins=True))
         host.hold()
-        config = AsyncEngineArgs(model=str(tiny_llama)).create_engine_config(host)
+        config = AsyncEngineArgs(model=str(tiny_llama)).to_engine_config(host)
         engine = AsyncLLM(config, host, command=(*COMMAND, "plain"))
         await collect(engine.generate([1], PARAMS, "a"))
         return pid_of(engine)

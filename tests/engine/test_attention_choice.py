@@ -42,7 +42,7 @@ def offered(tiny_llama: Path) -> Iterator[Callable[..., list[str]]]:
             host = bootstrap({"front", "engine", "worker"}, settings, objects=plugins)
             stack.callback(host.close)
             args = EngineArgs(model=str(tiny_llama))
-            config = VllmConfig.from_engine_config(args.create_engine_config(host))
+            config = VllmConfig.from_engine_config(args.to_engine_config(host))
             config.device_config.device_type = device
             prepare_parts(config, host)
             return [each.get_name() for each in config.attention_config.backend_classes]

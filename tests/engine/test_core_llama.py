@@ -60,7 +60,7 @@ def expected(tiny_llama):
 )
 def test_greedy_tokens_are_those_of_transformers(tiny_llama, host, expected, options):
     args = EngineArgs(model=str(tiny_llama), dtype="float32", **options)
-    core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+    core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
     torch.set_num_threads(1)  # products so small are slower shared
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
     tokens: dict[str, list[int]] = {}

@@ -44,7 +44,7 @@ def host(front: Callable[..., Host]) -> Host:
 
 
 def build(host: Host, model: Path | str, **values: Any) -> EngineConfig:
-    return EngineArgs(model=str(model), **values).create_engine_config(host)
+    return EngineArgs(model=str(model), **values).to_engine_config(host)
 
 
 def rewrite(model: Path, name: str = "config.json", **changes: Any) -> None:
@@ -557,12 +557,12 @@ def test_a_platforms_changes_become_part_of_the_struct_with_its_name(
 def test_creating_the_model_config_can_be_patched(
     host: Host, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import msgspec
-
     original = EngineArgs.create_model_config
 
-    def patched(self: EngineArgs, files: Any, host: Host) -> Any:
-        return msgspec.structs.replace(original(self, files, host), max_model_len=33)
+    def patched(self: EngineArgs) -> Any:
+        model = original(self)
+        model.max_model_len = 33
+        return model
 
     monkeypatch.setattr(EngineArgs, "create_model_config", patched)
     assert build(host, tiny_llama).model.max_model_len == 33

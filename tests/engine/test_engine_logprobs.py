@@ -28,7 +28,7 @@ def make_core(tiny_llama):
 
     def make(**options):
         args = EngineArgs(model=str(tiny_llama), dtype="float32", **options)
-        core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+        core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
         torch.set_num_threads(1)  # matrices this small are only slowed down by several
         return core
 

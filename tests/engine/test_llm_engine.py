@@ -254,7 +254,7 @@ def test_calls_of_several_threads_wait_for_one_another(make_fake_llm: Callable[.
 
 
 def test_engine_arguments_need_no_host(tiny_llama: Path) -> None:
-    config = EngineArgs(model=str(tiny_llama), max_model_len=100).create_engine_config()
+    config = EngineArgs(model=str(tiny_llama), max_model_len=100).to_engine_config()
     assert config.model.architectures == ("LlamaForCausalLM",)
     assert config.model.max_model_len == 100
     with pytest.raises(HostError):

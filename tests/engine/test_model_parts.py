@@ -43,7 +43,7 @@ def test_the_overrides_and_providers_that_a_model_computes_with(tiny_llama: Path
     host = bootstrap({"front", "engine", "worker"}, PluginSettings(), objects=[Mine()])
     try:
         args = EngineArgs(model=str(tiny_llama))
-        config = VllmConfig.from_engine_config(args.create_engine_config(host))
+        config = VllmConfig.from_engine_config(args.to_engine_config(host))
         assert prepare_parts(config, host) == []
         ops = config.compilation_config.ops
         assert ops is not None

@@ -122,7 +122,7 @@ def test_a_platform_path_that_leads_nowhere_stops_the_start(tiny_llama: Path) ->
     host = bootstrap(["front"], PluginSettings(allow=(), platform="own_kindz:Platform"))
     try:
         with pytest.raises(PluginError, match="No module named 'own_kindz'"):
-            EngineArgs(model=str(tiny_llama)).create_engine_config(host)
+            EngineArgs(model=str(tiny_llama)).to_engine_config(host)
     finally:
         host.close()
 

@@ -28,7 +28,7 @@ def host() -> Iterator[Host]:
 
 def tree(host: Host, model: Path, **options: Any) -> VllmConfig:
     args = EngineArgs(model=str(model), sources={"compilation_config": "flag -cc"}, **options)
-    return VllmConfig.from_engine_config(args.create_engine_config(host))
+    return VllmConfig.from_engine_config(args.to_engine_config(host))
 
 
 def test_what_is_said_in_front_is_in_force_in_the_worker(

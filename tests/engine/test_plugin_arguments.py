@@ -64,7 +64,7 @@ def front() -> Iterator[Callable[..., Host]]:
 
 
 def build(host: Host, model: Path, **values: Any) -> EngineConfig:
-    return EngineArgs(model=str(model), **values).create_engine_config(host)
+    return EngineArgs(model=str(model), **values).to_engine_config(host)
 
 
 def test_each_plugin_gets_what_those_before_it_left_and_is_asked_once(
@@ -86,7 +86,7 @@ def test_what_is_given_is_a_copy(front: Callable[..., Host], tiny_llama: Path) -
         config["hf_overrides"]["rope_theta"] = 1.0
 
     args = EngineArgs(model=str(tiny_llama), hf_overrides={"rope_theta": 7.0})
-    config = args.create_engine_config(front(Changing(spoil)))
+    config = args.to_engine_config(front(Changing(spoil)))
     assert config.model.hf_config["rope_theta"] == args.hf_overrides["rope_theta"] == 7.0
 
 
@@ -96,7 +96,7 @@ def test_a_change_is_one_line_and_a_warning_where_the_operator_had_spoken(
     caplog.set_level(logging.INFO, LOGGER)
     sources = {"block_size": "flag --block-size"}
     host = front(Changing({"max_num_seqs": 4, "block_size": 32, "seed": 0}))
-    EngineArgs(model=str(tiny_llama), sources=sources).create_engine_config(host)
+    EngineArgs(model=str(tiny_llama), sources=sources).to_engine_config(host)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == LOGGER]
     by = "plugin object:Changing set"
     assert told == [

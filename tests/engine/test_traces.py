@@ -37,7 +37,7 @@ class Traced:
             hf_overrides={"max_position_embeddings": 2048},
             **options,
         )
-        self.core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+        self.core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
         torch.set_num_threads(1)  # products so small are slower shared
         self.rows: list[int] = []
         """Tokens that the model was given, step by step."""

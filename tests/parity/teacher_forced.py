@@ -42,7 +42,7 @@ def theirs(folder: str, dtype: torch.dtype) -> Logits:
 
 def ours(folder: str, dtype: str, host: Host) -> Logits:
     arguments = EngineArgs(model=folder, dtype=dtype, max_model_len=MAX_LEN)
-    config = VllmConfig.from_engine_config(arguments.create_engine_config(host))
+    config = VllmConfig.from_engine_config(arguments.to_engine_config(host))
     executor = UniProcExecutor(config)
     executor.initialize_cache(NUM_BLOCKS)
     runner = executor.worker.runner

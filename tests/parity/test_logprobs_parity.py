@@ -43,7 +43,7 @@ def ours(
         max_num_seqs=4,
         max_num_batched_tokens=5,
     )
-    core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+    core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
     params = SamplingParams(
         temperature=0, max_tokens=NEW_TOKENS, logprobs=COUNT, prompt_logprobs=COUNT
     )

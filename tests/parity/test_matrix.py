@@ -240,7 +240,7 @@ class TinyEngine:
             block_size=BLOCK,
             tensor_parallel_size=ranks,
         )
-        self.config = args.create_engine_config(host)
+        self.config = args.to_engine_config(host)
         self.core = EngineCore(VllmConfig.from_engine_config(self.config), host)
 
     def run(self, mode: Mode, prompts: list[list[int]]) -> Trace:

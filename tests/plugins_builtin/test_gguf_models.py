@@ -70,7 +70,7 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path, host
     folder = write_tiny_model(name, tmp_path / "folder", **MODELS[name])
     weights = convert_to_gguf(folder, tmp_path / "tiny.gguf", types=TYPES)
     args = EngineArgs(model=str(tmp_path / "tiny.gguf"), dtype="float32", max_model_len=128)
-    core = EngineCore(VllmConfig.from_engine_config(args.create_engine_config(host)), host)
+    core = EngineCore(VllmConfig.from_engine_config(args.to_engine_config(host)), host)
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
     for n, prompt in enumerate(PROMPTS):
         core.add_request(AddRequest(str(n), prompt, params, time.time()))

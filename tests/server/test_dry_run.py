@@ -315,7 +315,7 @@ class Machine:
 @pytest.fixture
 def config(tiny_llama: Path) -> Iterator[EngineConfig]:
     host = bootstrap(["front"], PluginSettings(allow=()))
-    yield EngineArgs(model=str(tiny_llama)).create_engine_config(host)
+    yield EngineArgs(model=str(tiny_llama)).to_engine_config(host)
     host.close()
 
 
@@ -353,7 +353,7 @@ def test_weights_are_estimated_in_the_dtype_that_they_will_have(tiny_llama: Path
     try:
         for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
             args = EngineArgs(model=str(tiny_llama), dtype=dtype)
-            estimate = estimate_weight_bytes(args.create_engine_config(host))
+            estimate = estimate_weight_bytes(args.to_engine_config(host))
             assert estimate == pytest.approx(exact * itemsize / 4, rel=0.02)
     finally:
         host.close()
@@ -365,7 +365,7 @@ def test_weights_of_gguf_are_counted(smollm2_gguf: Path) -> None:
     count = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(smollm2_gguf).tensors)
     host = bootstrap(["front"], PluginSettings(allow=()))
     try:
-        config = EngineArgs(model=str(smollm2_gguf), dtype="bfloat16").create_engine_config(host)
+        config = EngineArgs(model=str(smollm2_gguf), dtype="bfloat16").to_engine_config(host)
         assert estimate_weight_bytes(config) == 2 * count
     finally:
         host.close()

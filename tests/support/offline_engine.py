@@ -48,7 +48,7 @@ class OfflineEngine:
         )
         self.host = bootstrap(roles, plugins or PluginSettings(no_plugins=True))
         try:
-            config = args.create_engine_config(self.host)
+            config = args.to_engine_config(self.host)
             # Worker classes of the tests are found by the worker processes too.
             with mock.patch.dict(os.environ, PYTHONPATH=SUPPORT):
                 self.core = EngineCore(VllmConfig.from_engine_config(config), self.host)

@@ -1,0 +1,151 @@
+"""``ModelConfig`` and ``HfConfig``: what the tree of the configuration says of the model.
+
+The tree is ``vllm_config``'s. Importing this file does not import torch; ``dtype`` does, on first
+use.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import config
+
+if TYPE_CHECKING:
+    import torch
+
+    from .vllm_config import ParallelConfig
+
+
+class HfConfig:
+    """``config.json`` as attributes; nested objects become ``HfConfig`` too.
+
+    An attribute that the file lacks raises ``AttributeError``, so ``getattr(c, name, default)``
+    and ``hasattr`` work as they do with transformers' configuration objects.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            nested = isinstance(value, Mapping) and key.endswith("_config")
+            setattr(self, key, HfConfig(value) if nested else value)
+
+    if TYPE_CHECKING:  # which attributes there are is the file's to say
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            key: value.to_dict() if isinstance(value, HfConfig) else value
+            for key, value in vars(self).items()
+        }
+
+    def get_text_config(self) -> HfConfig:
+        """The part that describes the language model: ``text_config`` if there is one."""
+        return getattr(self, "text_config", self)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            setattr(self, key, value)
+
+    def __repr__(self) -> str:
+        return f"HfConfig({self.to_dict()!r})"
+
+
+@dataclass
+class ModelConfig:
+    model: str
+    path: str
+    format: str
+    tokenizer: str
+    served_model_name: str
+    hf_config: HfConfig
+    dtype_name: str
+    max_model_len: int
+    vocab_size: int
+    seed: int
+    enforce_eager: bool
+    architectures: list[str]
+    max_logprobs: int
+    quantization: str | None = None
+    logits_processors: list[str] = field(default_factory=list)
+    runner_type: str = "generate"
+    _dtype: Any = field(default=None, repr=False)
+    _made_from: config.ModelConfig | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_struct(cls, model: config.ModelConfig, *, enforce_eager: bool) -> ModelConfig:
+        """Lists and dicts are copies, so that changing it changes nothing else."""
+        return cls(
+            model=model.model,
+            path=model.path,
+            format=model.format,
+            tokenizer=model.tokenizer,
+            served_model_name=model.served_model_names[0],
+            hf_config=HfConfig(copy.deepcopy(model.hf_config)),
+            dtype_name=model.dtype,
+            max_model_len=model.max_model_len,
+            vocab_size=model.vocab_size,
+            seed=model.seed,
+            enforce_eager=enforce_eager,
+            architectures=list(model.architectures),
+            max_logprobs=model.max_logprobs,
+            quantization=model.quantization,
+            logits_processors=list(model.logits_processors),
+            _made_from=model,
+        )
+
+    @property
+    def has_struct(self) -> bool:
+        """Whether it was made from one, and not by hand."""
+        return self._made_from is not None
+
+    @property
+    def struct(self) -> config.ModelConfig:
+        """What it was made from, without what was changed since."""
+        assert self._made_from is not None, "made by hand"
+        return self._made_from
+
+    @property
+    def hf_text_config(self) -> HfConfig:
+        own = getattr(self.hf_config, "get_text_config", None)  # a plugin's class may lack it
+        return self.hf_config if own is None else own()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self._dtype is None:
+            import torch
+
+            self._dtype = getattr(torch, self.dtype_name)
+        return self._dtype  # type: ignore[no-any-return]
+
+    @dtype.setter
+    def dtype(self, value: torch.dtype) -> None:
+        self._dtype = value
+        self.dtype_name = str(value).removeprefix("torch.")
+
+    def get_vocab_size(self) -> int:
+        return self.vocab_size
+
+    def get_hidden_size(self) -> int:
+        return int(self.hf_text_config.hidden_size)
+
+    def get_head_size(self) -> int:
+        c = self.hf_text_config
+        head_dim = getattr(c, "head_dim", None)
+        return int(head_dim or c.hidden_size // c.num_attention_heads)
+
+    def get_num_attention_heads(self, parallel_config: ParallelConfig) -> int:
+        return int(self.hf_text_config.num_attention_heads) // parallel_config.tensor_parallel_size
+
+    def get_total_num_kv_heads(self) -> int:
+        c = self.hf_text_config
+        return int(getattr(c, "num_key_value_heads", None) or c.num_attention_heads)
+
+    def get_num_kv_heads(self, parallel_config: ParallelConfig) -> int:
+        return max(1, self.get_total_num_kv_heads() // parallel_config.tensor_parallel_size)
+
+    def get_num_layers(self, parallel_config: ParallelConfig) -> int:
+        del parallel_config
+        return int(self.hf_text_config.num_hidden_layers)
