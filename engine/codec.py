@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from .inspector_messages import InspectorMessage
 from .messages import FromEngine, ToEngine
 from .worker_messages import WorkerMessage
 
-Message = ToEngine | FromEngine | WorkerMessage
+Message = ToEngine | FromEngine | WorkerMessage | InspectorMessage
 
 _EXT_ARRAY = 1
 _EXT_TENSOR = 2

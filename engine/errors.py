@@ -55,7 +55,7 @@ class ModelSourceError(HookserveError):
     exit_code = EX_TEMPFAIL
 
 
-class UnknownArchitectureError(ConfigError):
+class UnknownArchitectureError(ConfigError, ValueError):
     """No plugin registered the checkpoint's architecture."""
 
 

@@ -6,7 +6,8 @@ The front only asks whether somebody registered one (no import, no torch); the w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs.errors import PluginError
@@ -16,6 +17,10 @@ from .errors import UnknownArchitectureError
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host
     from hookserve.hookspecs.registry import Claim
+
+
+MAX_LISTED = 60
+"""Architectures that the message about an unknown one lists."""
 
 
 def find_model(architectures: Sequence[str], host: Host) -> Claim | None:
@@ -34,18 +39,25 @@ def check_architecture(architectures: Sequence[str], host: Host) -> str:
     claim = find_model(architectures, host)
     if claim is not None:
         return claim.name
+    raise UnknownArchitectureError(_unknown(architectures, host))
+
+
+def _unknown(architectures: Sequence[str], host: Host) -> str:
     registry = host.registry("model")
     wanted = ", ".join(repr(name) for name in architectures) or "none"
-    near = [found for name in architectures for found in registry.nearest(name)]
-    known = ", ".join(dict.fromkeys(near)) or ", ".join(sorted(registry.names())) or "none"
+    near = dict.fromkeys(found for name in architectures for found in registry.nearest(name))
+    names = sorted(registry.names())
+    shown = ", ".join(names[:MAX_LISTED]) or "none"
+    shown += f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else ""
+    nearest = f"nearest: {', '.join(near)}; " if near else ""
     message = (
-        f"no plugin registers the checkpoint's architecture ({wanted}); "
-        f"{'nearest' if near else 'registered'}: {known}"
+        f"the checkpoint's architectures ({wanted}) are not supported for now: no plugin registers "
+        f"one of them; {nearest}registered: {shown}"
     )
     problems = host.problems()
     if problems:
         message += "; plugins that are not active: " + "; ".join(problems)
-    raise UnknownArchitectureError(message)
+    return message
 
 
 def resolve_architecture(architectures: Sequence[str], host: Host) -> tuple[str, type[Any]]:
@@ -67,17 +79,52 @@ def resolve_architecture(architectures: Sequence[str], host: Host) -> tuple[str,
 
 
 def contract_fault(model_class: Any) -> str | None:
-    """What keeps the class from being a model, or ``None``."""
-    from torch import nn
-
-    if not isinstance(model_class, type) or not issubclass(model_class, nn.Module):
+    """What keeps the class from being a model that is served here, or ``None``."""
+    if not is_module_class(model_class):
         return "is not a subclass of torch.nn.Module"
-    for method in ("embed_input_ids", "forward", "compute_logits", "load_weights"):
-        if method == "forward" and model_class.forward is nn.Module.forward:
-            return "lacks the method 'forward'"
-        if not callable(getattr(model_class, method, None)):
-            return f"lacks the method {method!r}"
-    return constructor_fault(model_class) or _forward_fault(model_class)
+    missing = _missing_members(model_class)
+    if missing:
+        fault = f"lacks {', '.join(missing)}"
+        if getattr(model_class, "is_pooling_model", False):
+            fault += "; it is a pooling model, and text is generated here"
+        return fault
+    return (
+        constructor_fault(model_class) or _forward_fault(model_class) or _unserved_need(model_class)
+    )
+
+
+def is_module_class(model_class: Any) -> bool:
+    """Whether it is a subclass of ``torch.nn.Module``; where torch is not imported nothing is."""
+    torch = sys.modules.get("torch")
+    return (
+        torch is not None
+        and isinstance(model_class, type)
+        and issubclass(model_class, torch.nn.Module)
+    )
+
+
+def _missing_members(model_class: type[Any]) -> list[str]:
+    """What the contract asks for and the class does not have; ``forward`` with its arguments."""
+    forward = model_class.forward
+    is_own = forward is not sys.modules["torch"].nn.Module.forward
+    has_forward = (
+        callable(forward) and is_own and all(accepts(forward, name) for name in _FORWARD[:2])
+    )
+    missing = [] if has_forward else ["forward(input_ids, positions)"]
+    methods = ("embed_input_ids", "compute_logits", "load_weights")
+    missing += [name for name in methods if not callable(getattr(model_class, name, None))]
+    return missing
+
+
+def _unserved_need(model_class: type[Any]) -> str | None:
+    """What the class states that it needs of an engine and this one does not have."""
+    for flag in ("has_inner_state", "is_hybrid"):
+        if getattr(model_class, flag, False):
+            return f"states {flag}, and only keys and values of attention are kept between steps"
+    kind = getattr(model_class, "attn_type", "decoder")
+    if kind != "decoder":
+        return f"states attn_type {kind!r}, and attention here is causal ('decoder')"
+    return None
 
 
 NEW_STYLE = ("vllm_config", "prefix")
@@ -95,10 +142,10 @@ _FORWARD = ("input_ids", "positions", "intermediate_tensors", "inputs_embeds")
 
 
 def is_old_style(model_class: type[Any]) -> bool:
-    """Whether the constructor asks for parts of the configuration. One that takes any keyword is
-    of the new style: it hands on what it is given."""
+    """Whether the constructor asks for parts of the configuration. One that takes any keyword and
+    names none of them is of the new style: it hands on what it is given."""
     names, _, _ = _parameters(model_class.__init__)
-    return "vllm_config" not in names and "config" in names
+    return "vllm_config" not in names and not set(OLD_STYLE[:-1]).isdisjoint(names)
 
 
 def constructor_arguments(model_class: type[Any]) -> tuple[str, ...]:
@@ -119,11 +166,15 @@ def constructor_fault(model_class: type[Any]) -> str | None:
 
 
 def _forward_fault(model_class: type[Any]) -> str | None:
-    names, required, takes_any = _parameters(model_class.forward)
-    if not takes_any and not {"input_ids", "positions"} <= set(names):
-        return "has a forward that does not accept input_ids and positions"
+    _, required, _ = _parameters(model_class.forward)
     unknown = ", ".join(repr(name) for name in required if name not in _FORWARD)
     return f"has a forward that needs {unknown}, which nobody gives" if unknown else None
+
+
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Whether a method takes an argument of that name."""
+    names, _, takes_any = _parameters(function)
+    return takes_any or name in names
 
 
 def _parameters(function: Any) -> tuple[list[str], list[str], bool]:

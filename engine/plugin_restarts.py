@@ -21,14 +21,18 @@ MAX_RESTARTS = 3
 
 
 class PluginRestarts:
-    """One for one engine's start.
+    """One for one start.
+
+    Args:
+        what: is started, for what is said of it.
 
     Attributes:
         denied: the plugins that the processes to come must leave out.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, what: str = "the engine") -> None:
         self._host = host
+        self._what = what
         self.denied = [*host.settings.denied, *host.failures()]
         self._crashed: set[str] = set()
         self._num_starts = 1
@@ -52,10 +56,11 @@ class PluginRestarts:
             return True
         self._crashed.add(failure.identity)
         logger.warning(
-            "plugin %s: %s (%s); the engine is started once more",
+            "plugin %s: %s (%s); %s is started once more",
             failure.identity,
             failure.error,
             failure.process,
+            self._what,
         )
         return False
 
@@ -64,18 +69,19 @@ class PluginRestarts:
             names = ", ".join(sorted({failure.identity for failure in failures}))
             raise EngineStartError(
                 EX_CONFIG,
-                f"plugins still fail in the engine after it was started {self._num_starts} times: "
-                f"{names}; leave them out with --disable-plugins",
+                f"plugins still fail in {self._what} after it was started {self._num_starts} "
+                f"times: {names}; leave them out with --disable-plugins",
             )
         self._num_denials += 1
         for failure in failures:  # all of them first: a required one ends the start instead
             self._host.deny(failure)
         for failure in failures:
             logger.warning(
-                "plugin %s failed in the %s process (%s: %s); the engine starts again without it",
+                "plugin %s failed in the %s process (%s: %s); %s starts again without it",
                 failure.identity,
                 failure.process,
                 failure.stage,
                 failure.error,
+                self._what,
             )
         self.denied.extend(failures)

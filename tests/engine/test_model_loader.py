@@ -285,8 +285,8 @@ def test_the_first_registered_architecture_wins(host: Any) -> None:
         ("OtherStyle", r"is not constructed as __init__\(\*, vllm_config, prefix=''\)"),
         ("AsksForMore", "constructor that needs 'tokenizer', which nobody gives"),
         ("OldForward", "forward that needs 'kv_caches', which nobody gives"),
-        ("NoLogits", "lacks the method 'compute_logits'"),
-        ("NoPositions", "does not accept input_ids and positions"),
+        ("NoLogits", "lacks compute_logits"),
+        ("NoPositions", r"lacks forward\(input_ids, positions\)"),
     ],
 )
 def test_a_class_that_breaks_the_contract_is_refused_with_its_owner(
