@@ -1,7 +1,7 @@
 """What the engine's processes take from the environment of the process that starts them.
 
 Settings are not read here: for a server they are ``server.settings``', offline they are
-arguments. This file knows the two things that both need.
+arguments. This file knows the things that both need.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import socket
 from collections.abc import Mapping
 
 from .errors import ConfigError
+
+VLLM_PLUGINS = "VLLM_PLUGINS"
 
 _SPIN_COUNT = "20000"
 # How often an OpenMP thread of libgomp looks for work before it sleeps. Its default keeps two
@@ -59,6 +61,14 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> str:
     if env.get("HOOKSERVE_CACHE"):
         return in_home(env["HOOKSERVE_CACHE"])
     return os.path.join(in_home(env.get("XDG_CACHE_HOME") or "~/.cache"), "hookserve")
+
+
+def adapter_lists(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the environment says in other hosts' own lists of plugins, by the adapter that reads
+    it, as it was written: an empty list is not the same as none
+    (``hookserve.hookspecs.PluginSettings``)."""
+    env = os.environ if environ is None else environ
+    return {"vllm": env[VLLM_PLUGINS]} if VLLM_PLUGINS in env else {}
 
 
 def in_home(path: str) -> str:

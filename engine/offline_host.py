@@ -14,7 +14,7 @@ import msgspec
 from hookserve.hookspecs import Host, HostError, PluginSettings, bootstrap, current
 from hookserve.hookspecs.types import Role
 
-from .environment import default_cache_dir
+from .environment import adapter_lists, default_cache_dir
 from .errors import ConfigError
 from .log import log_host
 
@@ -48,6 +48,7 @@ def open_host(
         wanted,
         files=(*wanted.files, *map(str, names)),
         cache_dir=wanted.cache_dir or default_cache_dir(),
+        adapter_lists=wanted.adapter_lists or adapter_lists(),
     )
     host = bootstrap(roles, wanted, objects=objects)
     is_first = host.hold()
@@ -74,7 +75,7 @@ def any_host() -> Iterator[Host]:
     try:
         host = current()
     except HostError:
-        host = bootstrap(["front"], PluginSettings())
+        host = bootstrap(["front"], PluginSettings(adapter_lists=adapter_lists()))
         try:
             yield host
         finally:

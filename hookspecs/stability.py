@@ -228,7 +228,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
             ),
         },
         "environment": {
-            "stable": ("NO_COLOR", "XDG_CACHE_HOME"),
+            "stable": ("NO_COLOR", "VLLM_PLUGINS", "XDG_CACHE_HOME"),
             "provisional": (),
             "unstable": (),
         },

@@ -19,7 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from hookserve.engine.engine_args import EngineArgs
-from hookserve.engine.environment import default_cache_dir, in_home
+from hookserve.engine.environment import VLLM_PLUGINS, adapter_lists, default_cache_dir, in_home
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
 from hookserve.hookspecs.deprecated import deprecated
@@ -251,12 +251,13 @@ class PluginFlags(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
-    def to_plugin_settings(self, cache_dir: str) -> PluginSettings:
+    def to_plugin_settings(self, cache_dir: str, lists: dict[str, str]) -> PluginSettings:
         return PluginSettings(
             allow=self.plugins,
             deny=self.disable_plugins,
             require=self.require_plugins,
             enable_endpoints=self.enable_endpoints,
+            adapter_lists=lists,
             no_plugins=self.no_plugins,
             files=tuple(
                 dict.fromkeys(
@@ -299,6 +300,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 GROUPS: tuple[str, ...] = ("Model", "Engine", "Server", "Plugins", "Logging", "Settings")
 EXTRA_ENVIRONMENT: Mapping[str, str] = {
+    VLLM_PLUGINS: "the entry points of vLLM's groups to load, by name and with commas between "
+    "them; not set: all but endpoints",
     "NO_COLOR": "set to anything: no colour in the log",
     "XDG_CACHE_HOME": "parent folder of the cache where HOOKSERVE_CACHE is not set",
 }
@@ -396,7 +399,9 @@ def resolve_settings(
             {**values, "log_color": False},
             {name: str(o) for name, o in origins.items() if o.kind != "default"},
         ),
-        plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(values["cache_dir"]),
+        plugins=PluginFlags(**_of(PluginFlags, values)).to_plugin_settings(
+            values["cache_dir"], adapter_lists(env)
+        ),
         values=values,
         origins=origins,
         notes=(*notes, *file_notes, *_unsteady(origins)),
