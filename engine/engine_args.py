@@ -417,6 +417,7 @@ class EngineArgs:
             HookserveError: a setting, a model file or an architecture that cannot work.
             hookserve.hookspecs.PluginError: a plugin that failed, by identity.
         """
+        from .model_inspection import check_model_class
         from .wrapped_config import make_engine_config, working_with
 
         with working_with(host) as found:
@@ -424,6 +425,7 @@ class EngineArgs:
             config = make_engine_config(asked, found)
             self.sources = asked.sources
             asked._check_quantized(config, found)
+            check_model_class(config, found, asked.cache_dir)
             return config
 
     def _resolve(self, host: Host) -> EngineConfig:
