@@ -246,6 +246,9 @@ def initialize_model(
     if vllm_config.quant_config is not None:
         fused = getattr(model_class, "packed_modules_mapping", {})
         vllm_config.quant_config.set_packed_modules(fused)
+        mapper = getattr(model_class, "hf_to_vllm_mapper", None)
+        if mapper is not None:
+            vllm_config.quant_config.apply_vllm_mapper(mapper.get_rename_mapper())
     arguments = _constructor_arguments(model_class, owner, vllm_config, config, prefix)
     try:
         with enter(plugin), building(vllm_config, config):

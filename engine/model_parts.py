@@ -162,6 +162,8 @@ def _make_quant_config(vllm_config: VllmConfig, name: str, host: Host) -> Quanti
     with as_plugin(host, claim.owner if claim else None, f"quantization '{name}'"):
         made = cls.from_config(_details(vllm_config, cls))
         dtypes = list(made.get_supported_act_dtypes())
+        needed = made.get_min_capability()
+    _check_capability(name, needed, vllm_config.device_config.device)
     if dtypes and vllm_config.model_config.dtype not in dtypes:
         shown = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise ConfigError(
@@ -169,6 +171,17 @@ def _make_quant_config(vllm_config: VllmConfig, name: str, host: Host) -> Quanti
             f"use --dtype with one of {shown}"
         )
     return made
+
+
+def _check_capability(name: str, needed: int, device: torch.device) -> None:
+    if device.type != "cuda":
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    if major * 10 + minor < needed:
+        raise ConfigError(
+            f"quantization '{name}' needs a device of compute capability {needed / 10}; this one "
+            f"has {major}.{minor}"
+        )
 
 
 def _details(vllm_config: VllmConfig, cls: type[QuantizationConfig]) -> dict[str, Any]:

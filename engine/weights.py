@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -21,13 +21,16 @@ from hookserve.ops.parameter import copy_weight, set_weight_attrs
 __all__ = [
     "AutoWeightsLoader",
     "IntermediateTensors",
+    "PPMissingLayer",
     "WeightsMapper",
     "composed_weight_loader",
     "default_weight_loader",
     "extract_layer_index",
+    "is_pp_missing_parameter",
     "make_empty_intermediate_tensors_factory",
     "make_layers",
     "maybe_prefix",
+    "row_parallel_weight_loader",
     "set_weight_attrs",
     "sharded_weight_loader",
 ]
@@ -61,6 +64,14 @@ def sharded_weight_loader(shard_axis: int) -> Callable[[torch.Tensor, torch.Tens
         default_weight_loader(param, loaded_weight.narrow(shard_axis, start, size))
 
     return load
+
+
+def row_parallel_weight_loader(param: torch.Tensor, loaded_weight: torch.Tensor) -> None:
+    """Copy this rank's part along the first dimension; a single number is whole on every rank."""
+    if param.dim() == 0:
+        default_weight_loader(param, loaded_weight)
+    else:
+        sharded_weight_loader(0)(param, loaded_weight)
 
 
 def composed_weight_loader(
@@ -196,6 +207,10 @@ class AutoWeightsLoader:
         return set(self._load_module("", self.module, weights))
 
     def _load_module(self, prefix: str, module: nn.Module, weights: Weights) -> Iterator[str]:
+        if isinstance(module, PPMissingLayer):
+            for _ in weights:  # another stage's
+                pass
+            return
         own_load = getattr(module, "load_weights", None)
         if module is not self.module and callable(own_load):
             loaded = own_load(weights)
@@ -290,11 +305,46 @@ class IntermediateTensors:
 
     tensors: dict[str, torch.Tensor]
 
-    def __getitem__(self, key: str) -> torch.Tensor:
+    @overload
+    def __getitem__(self, key: str) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> IntermediateTensors: ...
+
+    def __getitem__(self, key: str | slice) -> torch.Tensor | IntermediateTensors:
+        """The tensor of a name, or these rows of all of them."""
+        if isinstance(key, slice):
+            return IntermediateTensors({name: each[key] for name, each in self.tensors.items()})
         return self.tensors[key]
+
+    def __setitem__(self, key: str, value: torch.Tensor) -> None:
+        self.tensors[key] = value
+
+    def items(self) -> ItemsView[str, torch.Tensor]:
+        return self.tensors.items()
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+
+class PPMissingLayer(nn.Identity):
+    """Stands in a model for a layer of another pipeline stage: gives back what it is given."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The first argument; the first keyword's where there is none."""
+        return args[0] if args else next(iter(kwargs.values()))
+
+
+def is_pp_missing_parameter(name: str, model: nn.Module) -> bool:
+    """Whether the parameter of this name belongs to a layer that the model leaves to another
+    stage."""
+    parts = name.split(".")
+    found: Any = model
+    for part in parts:
+        if isinstance(found, PPMissingLayer):
+            return True
+        found = getattr(found, part, None)
+    return isinstance(found, PPMissingLayer)
 
 
 def make_layers(

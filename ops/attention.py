@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .attention_backend import AttentionBackend, AttentionImpl
+from .attention_backend import AttentionBackend, AttentionImpl, AttentionLayerBase
 from .context import ModelContext, get_forward_context, get_model_context
 from .custom_op import PluggableLayer
 from .kv_cache_spec import FullAttentionSpec
@@ -21,7 +21,7 @@ from .provided_attention import impl_class, take_attention_ops
 
 
 @PluggableLayer.register("attention")
-class Attention(PluggableLayer):
+class Attention(PluggableLayer, AttentionLayerBase):
     """Causal self-attention of one layer, with grouped key heads.
 
     Args:
@@ -130,6 +130,9 @@ class Attention(PluggableLayer):
         window = _above_zero(self.layer_name, "per_layer_sliding_window", stated)
         longest = context.max_model_len if context else None
         return None if window and longest and longest <= window else window
+
+    def get_attn_backend(self) -> type[AttentionBackend]:
+        return self.attn_backend
 
     def get_kv_cache_spec(self, vllm_config: Any) -> FullAttentionSpec:
         """The cache that this layer needs, from ``vllm_config.cache_config.block_size``. A

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .context import AttentionMetadata
+from .kv_cache_spec import KVCacheSpec
 
 
 class AttentionImpl:
@@ -81,6 +82,18 @@ class AttentionImpl:
             ``output``, or as many numbers in the same order.
         """
         raise TypeError(f"{type(self).__qualname__} must define forward")
+
+
+class AttentionLayerBase:
+    """Base of the layers that keep something of each token in the KV cache."""
+
+    def get_attn_backend(self) -> type[AttentionBackend]:
+        """What computes the layer."""
+        raise TypeError(f"{type(self).__qualname__} must define get_attn_backend")
+
+    def get_kv_cache_spec(self, vllm_config: Any) -> KVCacheSpec | None:
+        """What the layer keeps of each token."""
+        raise TypeError(f"{type(self).__qualname__} must define get_kv_cache_spec")
 
 
 class AttentionBackend:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .attention_backend import AttentionBackend
     from .cpu_kernels import CpuKernels
     from .decode_groups import DecodeMemory
+    from .device_communicator import DeviceCommunicatorBase
     from .dispatch import OpSet
 
 
@@ -61,6 +62,11 @@ class ForwardContext:
     """``None`` while profiling: attention then returns zeros and touches no cache."""
     layers: dict[str, Any]
     """Attention layers by prefix (``static_forward_context``)."""
+
+    @property
+    def no_compile_layers(self) -> dict[str, Any]:
+        """``layers``, by the name under which models written for other hosts ask for them."""
+        return self.layers
 
 
 _forward: contextvars.ContextVar[ForwardContext | None] = contextvars.ContextVar(
@@ -178,8 +184,31 @@ class TensorParallelGroup:
     rank: int
     world_size: int
     group: ProcessGroup | None = None
+    communicator: DeviceCommunicatorBase | None = None
+    """A plugin's, in place of the calls below."""
     num_all_reduces: int = 0
     num_all_gathers: int = 0
+
+    @property
+    def rank_in_group(self) -> int:
+        return self.rank
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(self.world_size))
+
+    @property
+    def is_first_rank(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_last_rank(self) -> bool:
+        return self.rank == self.world_size - 1
+
+    @property
+    def device_group(self) -> ProcessGroup | None:
+        """``None`` where the rank is alone."""
+        return self.group
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of ``x`` over the ranks. Where there is more than one, ``x`` may be overwritten:
@@ -192,13 +221,16 @@ class TensorParallelGroup:
             self.num_all_reduces += 1
             x = x.contiguous()
             try:
+                if self.communicator is not None:
+                    return self.communicator.all_reduce(x)
                 torch.distributed.all_reduce(x, group=self.group)
             except RuntimeError as error:
                 raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
         return x
 
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Join the ranks' ``x: [..., n]``, in their order, to ``[..., n * world_size]``.
+    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Join the ranks' ``x`` along a dimension, in their order: ``[..., n]`` to
+        ``[..., n * world_size]``.
 
         Raises:
             PeerLostError
@@ -207,12 +239,14 @@ class TensorParallelGroup:
             return x
         self.num_all_gathers += 1
         x = x.contiguous()
-        parts = [torch.empty_like(x) for _ in range(self.world_size)]
         try:
+            if self.communicator is not None:
+                return self.communicator.all_gather(x, dim)
+            parts = [torch.empty_like(x) for _ in range(self.world_size)]
             torch.distributed.all_gather(parts, x, group=self.group)
         except RuntimeError as error:
             raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=dim)
 
 
 _SINGLE = TensorParallelGroup(rank=0, world_size=1)
@@ -234,3 +268,8 @@ def set_tp_group(group: TensorParallelGroup) -> Iterator[None]:
 def get_tp_group() -> TensorParallelGroup:
     """The current group; a single rank unless the engine set another."""
     return _group.get()
+
+
+def get_pp_group() -> TensorParallelGroup:
+    """The stages of the pipeline: one, which is first and last."""
+    return _SINGLE

@@ -150,11 +150,14 @@ class CustomOp(Replaceable):
     op was built. Those of ``METHODS`` that a class does not define go on to ``forward_native``.
     """
 
-    def __init__(self, *, enforce_enable: bool = False) -> None:
+    def __init__(self, *, enforce_enable: bool = False, compile_native: bool = False) -> None:
         """
         Args:
             enforce_enable: go by platform also where the op is switched off.
+            compile_native: allows a host that compiles models to compile ``forward_native``; none
+                is compiled here.
         """
+        del compile_native
         super().__init__()
         self._method, self._provided = self.dispatch_forward(enforce_enable=enforce_enable)
 

@@ -20,8 +20,8 @@ class KVCacheSpec:
 
 
 @dataclass(frozen=True)
-class FullAttentionSpec(KVCacheSpec):
-    """Keys and values of every token of the context."""
+class AttentionSpec(KVCacheSpec):
+    """Base: keys and values, of as many heads of this size."""
 
     num_kv_heads: int
     head_size: int
@@ -30,3 +30,8 @@ class FullAttentionSpec(KVCacheSpec):
     @property
     def page_size_bytes(self) -> int:
         return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class FullAttentionSpec(AttentionSpec):
+    """Of every token of the context."""

@@ -1,10 +1,12 @@
-"""Root-mean-square normalisation in two kinds, alone or joined with the residual addition."""
+"""Root-mean-square normalisation in two kinds, alone or joined with the residual addition; and the
+normalisation by mean and variance that models of other packages use."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from .custom_op import CustomOp
@@ -85,3 +87,18 @@ class GemmaRMSNorm(RMSNorm):
 
     def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return normalised.mul_(1.0 + self.weight.float()).to(dtype)
+
+
+class LayerNorm(nn.Module):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` over the last dimension, computed and
+    weighted in float32; the result has the input's dtype."""
+
+    def __init__(self, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.ones(dim, dtype=torch.float32), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(dim, dtype=torch.float32), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x: [..., dim]`` to the same shape."""
+        return F.layer_norm(x.float(), (self.dim,), self.weight, self.bias, self.eps).to(x.dtype)

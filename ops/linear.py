@@ -26,6 +26,14 @@ from .op_function import OpFunction, take_op
 from .packed_linear import can_pack, pack, packed_linear
 from .packed_product import find_product
 from .parameter import copy_weight, note_part, set_weight_attrs
+from .typed_parameter import (
+    BasevLLMParameter,
+    OutputPart,
+    narrow_part,
+    split_outputs,
+    take_inputs,
+    take_outputs,
+)
 
 if TYPE_CHECKING:
     from .cpu_kernels import CpuKernels
@@ -45,6 +53,12 @@ class QuantizeMethodBase:
         self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         raise TypeError(f"{type(self).__name__} does not compute a layer")
+
+    def embedding(self, layer: nn.Module, input_: torch.Tensor) -> torch.Tensor:
+        raise TypeError(f"{type(self).__name__} does not look rows of an embedding up")
+
+    def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
+        raise TypeError(f"{type(self).__name__} does not share an embedding's weight with a head")
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Called once, when the layer's weights are complete."""
@@ -202,6 +216,8 @@ class LinearBase(PluggableLayer):
             )
 
     def _create(self, in_per_rank: int, out_per_rank: list[int], *, bias: bool) -> None:
+        self.input_size_per_partition = in_per_rank
+        self.output_size_per_partition = sum(out_per_rank)
         self.output_partition_sizes = out_per_rank
         self.quant_method.create_weights(
             self,
@@ -212,6 +228,9 @@ class LinearBase(PluggableLayer):
             self.params_dtype,
             weight_loader=self.weight_loader,
         )
+        for parameter in self.parameters():
+            if isinstance(parameter, BasevLLMParameter):
+                parameter.tp_rank, parameter.tp_size = self.tp_rank, self.tp_size
         self.bias: nn.Parameter | None
         if not bias:
             self.register_parameter("bias", None)
@@ -224,6 +243,12 @@ class LinearBase(PluggableLayer):
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
         """Copy this rank's part of the weight into ``param``."""
         copy_weight(param.data, loaded_weight, self.prefix)
+
+    def weight_loader_v2(
+        self, param: nn.Parameter, loaded_weight: torch.Tensor, *loaded_shard_id: Any
+    ) -> None:
+        """``weight_loader``, by the name under which methods with typed parameters ask for it."""
+        self.weight_loader(param, loaded_weight, *loaded_shard_id)
 
     def _result(self, output: torch.Tensor) -> LinearOutput:
         if not self.return_bias:
@@ -300,7 +325,6 @@ class ColumnParallelLinear(LinearBase):
         )
         self.gather_output = gather_output
         sizes = [self._per_rank(size) for size in output_sizes or [output_size]]
-        self.output_size_per_partition = sum(sizes)
         self._create(input_size, sizes, bias=bias)
 
     def _per_rank(self, size: int) -> int:
@@ -312,7 +336,8 @@ class ColumnParallelLinear(LinearBase):
         return size // self.tp_size
 
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
-        copy_weight(param.data, _slice(loaded_weight, 0, self.tp_rank, self.tp_size), self.prefix)
+        part = OutputPart(0, 0, self.output_size_per_partition, self.tp_rank, self.tp_size)
+        take_outputs(param, loaded_weight, part, self.prefix, whole=True)
 
     def forward(self, x: torch.Tensor) -> LinearOutput:
         """``x: [..., in]`` to ``[..., out / tp_size]``, or the whole with ``gather_output``."""
@@ -370,15 +395,16 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
             loaded_shard_id = range(len(self.output_sizes))
         if not isinstance(loaded_shard_id, int):
             sizes = [self.output_sizes[shard_id] for shard_id in loaded_shard_id]
-            parts = _split(loaded_weight, sizes, self.prefix)
+            parts = split_outputs(param, loaded_weight, sizes, self.prefix)
             for shard_id, part in zip(loaded_shard_id, parts, strict=True):
                 self.weight_loader(param, part, shard_id)
             return
         start = sum(self.output_partition_sizes[:loaded_shard_id])
         size = self.output_partition_sizes[loaded_shard_id]
-        target = param.data[start : start + size]
-        part = _slice(loaded_weight, 0, self.tp_rank, self.tp_size)
-        copy_weight(target, part, f"{self.prefix} (part {loaded_shard_id})")
+        part = OutputPart(
+            loaded_shard_id, start, size, self.tp_rank, self.tp_size, shard_id=loaded_shard_id
+        )
+        take_outputs(param, loaded_weight, part, f"{self.prefix} (part {loaded_shard_id})")
         note_part(param, loaded_shard_id, range(len(self.output_sizes)))
 
 
@@ -446,19 +472,20 @@ class QKVParallelLinear(ColumnParallelLinear):
                 heads.get(shard_id, self.total_num_kv_heads) * self.head_size
                 for shard_id in loaded_shard_id
             ]
-            parts = _split(loaded_weight, sizes, self.prefix)
+            parts = split_outputs(param, loaded_weight, sizes, self.prefix)
             for shard_id, part in zip(loaded_shard_id, parts, strict=True):
                 self.weight_loader(param, part, shard_id)
             return
         index = "qkv".index(loaded_shard_id)
-        start = sum(self.output_partition_sizes[:index])
-        target = param.data[start : start + self.output_partition_sizes[index]]
+        sizes, replicas = self.output_partition_sizes, self.num_kv_head_replicas
         ranks, rank = self.tp_size, self.tp_rank
         if loaded_shard_id != "q":
-            ranks //= self.num_kv_head_replicas
-            rank //= self.num_kv_head_replicas
-        part = _slice(loaded_weight, 0, rank, ranks)
-        copy_weight(target, part, f"{self.prefix} (part {loaded_shard_id!r})")
+            ranks //= replicas
+            rank //= replicas
+        part = OutputPart(
+            index, sum(sizes[:index]), sizes[index], rank, ranks, loaded_shard_id, replicas
+        )
+        take_outputs(param, loaded_weight, part, f"{self.prefix} (part {loaded_shard_id!r})")
         note_part(param, loaded_shard_id, "qkv")
 
 
@@ -495,19 +522,16 @@ class RowParallelLinear(LinearBase):
             raise ValueError(f"{prefix}: unreduced results would add the bias once for each rank")
         self.input_is_parallel = input_is_parallel
         self.reduce_results = reduce_results
-        self.input_size_per_partition = _divide(input_size, self.tp_size, prefix, "inputs")
-        self._create(self.input_size_per_partition, [output_size], bias=bias)
+        self._create(_divide(input_size, self.tp_size, prefix, "inputs"), [output_size], bias=bias)
 
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
-        if loaded_weight.dim() > 1:  # the bias is whole on every rank
-            loaded_weight = _slice(loaded_weight, 1, self.tp_rank, self.tp_size)
-        copy_weight(param.data, loaded_weight, self.prefix)
+        take_inputs(param, loaded_weight, self.tp_rank, self.tp_size, self.prefix)
 
     def forward(self, x: torch.Tensor) -> LinearOutput:
         """``x: [..., in / tp_size]`` (``[..., in]`` unless ``input_is_parallel``) to
         ``[..., out]``."""
         if not self.input_is_parallel and self.tp_size > 1:
-            x = _slice(x, -1, self.tp_rank, self.tp_size)
+            x = narrow_part(x, -1, self.tp_rank, self.tp_size)
         # One rank alone adds the bias, so that the sum over the ranks holds it once.
         bias = None if self.skip_bias_add or self.tp_rank > 0 else self.bias
         output = self.quant_method.apply(self, x, bias)
@@ -522,18 +546,3 @@ def _divide(size: int, parts: int, prefix: str, what: str) -> int:
             f"{prefix or 'a linear layer'}: {size} {what} cannot be split evenly over {parts} ranks"
         )
     return size // parts
-
-
-def _split(weight: torch.Tensor, sizes: list[int], prefix: str) -> tuple[torch.Tensor, ...]:
-    if weight.shape[0] != sum(sizes):
-        raise ValueError(
-            f"{prefix}: a weight of {weight.shape[0]} rows does not hold parts of "
-            f"{', '.join(map(str, sizes))}"
-        )
-    return torch.split(weight, sizes)
-
-
-def _slice(tensor: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
-    """A view of one of ``parts`` equal parts."""
-    size = _divide(tensor.shape[dim], parts, "a weight", "rows" if dim == 0 else "columns")
-    return tensor.narrow(dim, part * size, size)

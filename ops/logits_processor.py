@@ -32,11 +32,18 @@ class LogitsProcessor(PluggableLayer):
         lm_head: VocabParallelEmbedding,
         hidden_states: torch.Tensor,
         embedding_bias: torch.Tensor | None = None,
+        skip_gather: bool = False,
     ) -> torch.Tensor:
         """``hidden_states: [rows, hidden]`` (or logits, with ``logits_as_input``) to
-        ``[rows, org_vocab_size]``."""
+        ``[rows, org_vocab_size]``.
+
+        Args:
+            skip_gather: give this rank's part of the padded vocabulary alone.
+        """
         if self.logits_as_input:
             logits = hidden_states
+        elif skip_gather:
+            logits = self._score(hidden_states, lm_head, embedding_bias)
         else:
             logits = self._get_logits(hidden_states, lm_head, embedding_bias)
         if self.soft_cap is not None:
@@ -49,8 +56,16 @@ class LogitsProcessor(PluggableLayer):
         lm_head: VocabParallelEmbedding,
         embedding_bias: torch.Tensor | None,
     ) -> torch.Tensor:
+        logits = self._score(hidden_states, lm_head, embedding_bias)
+        return lm_head.tp_group.all_gather(logits)[..., : self.org_vocab_size]
+
+    def _score(
+        self,
+        hidden_states: torch.Tensor,
+        lm_head: VocabParallelEmbedding,
+        embedding_bias: torch.Tensor | None,
+    ) -> torch.Tensor:
         if embedding_bias is None and isinstance(lm_head, ParallelLMHead):
             embedding_bias = lm_head.bias
         logits: torch.Tensor = lm_head.quant_method.apply(lm_head, hidden_states, embedding_bias)
-        logits = lm_head.tp_group.all_gather(logits)
-        return logits[..., : self.org_vocab_size]
+        return logits

@@ -33,6 +33,11 @@ class QuantizationConfig:
         """Dtypes in which a model may compute; empty: all."""
         return ()
 
+    @classmethod
+    def get_min_capability(cls) -> int:
+        """On NVIDIA's devices the least compute capability, as ``major * 10 + minor``; 0: any."""
+        return 0
+
     @staticmethod
     def get_config_filenames() -> Sequence[str]:
         """Files beside ``config.json``, the first that exists being what ``from_config`` gets
@@ -47,6 +52,25 @@ class QuantizationConfig:
         """
         raise TypeError(f"{cls.__qualname__} must define from_config")
 
+    @staticmethod
+    def get_from_keys(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
+        """What the first of the keys says that a configuration has.
+
+        Raises:
+            ValueError: it has none of them.
+        """
+        for key in keys:
+            if key in config:
+                return config[key]
+        raise ValueError(
+            f"the checkpoint's quantization_config has none of {', '.join(map(repr, keys))}"
+        )
+
+    @staticmethod
+    def get_from_keys_or(config: Mapping[str, Any], keys: Sequence[str], default: Any) -> Any:
+        """The same, or ``default``."""
+        return next((config[key] for key in keys if key in config), default)
+
     def get_quant_method(self, layer: nn.Module, prefix: str) -> QuantizeMethodBase | None:
         """The method of a linear layer, an embedding or a head.
 
@@ -59,3 +83,7 @@ class QuantizationConfig:
     def set_packed_modules(self, mapping: Mapping[str, Sequence[str]]) -> None:
         """Told the fused layers of the model that is to be built."""
         self.packed_modules_mapping = {name: list(parts) for name, parts in mapping.items()}
+
+    def apply_vllm_mapper(self, mapper: Any) -> None:
+        """Told the ``WeightsMapper`` from the checkpoint's names to those of the model that is to
+        be built, for a configuration that lists layers by their names in the checkpoint."""

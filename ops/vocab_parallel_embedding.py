@@ -16,6 +16,7 @@ from .custom_op import PluggableLayer
 from .linear import QuantizeMethodBase, add_packed, multiply, should_pack
 from .op_function import OpFunction, take_op
 from .parameter import copy_weight, set_weight_attrs
+from .typed_parameter import output_dim, pack_factor
 
 if TYPE_CHECKING:
     from .cpu_kernels import CpuKernels
@@ -118,10 +119,12 @@ class VocabParallelEmbedding(PluggableLayer):
         unit = math.lcm(padding_size, self.tp_size)
         self.num_embeddings_padded = -(-num_embeddings // unit) * unit
         self.num_embeddings_per_partition = self.num_embeddings_padded // self.tp_size
+        self.quant_config = quant_config
         self.quant_method: Any = None
         if quant_config is not None:
             self.quant_method = quant_config.get_quant_method(self, prefix=prefix)
         self.quant_method = self.quant_method or UnquantizedEmbeddingMethod()
+        self._check_method()
         self.quant_method.create_weights(
             self,
             embedding_dim,
@@ -132,17 +135,36 @@ class VocabParallelEmbedding(PluggableLayer):
             weight_loader=self.weight_loader,
         )
 
+    def _check_method(self) -> None:
+        """
+        Raises:
+            ValueError: the method does not look rows up.
+        """
+        method = type(self.quant_method)
+        if getattr(method, "embedding", None) in (None, QuantizeMethodBase.embedding):
+            raise ValueError(
+                f"{type(self.quant_config).__name__} gave {method.__name__} for the embedding "
+                f"{self.prefix!r}, and it does not define embedding; return None to leave it alone"
+            )
+
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor) -> None:
         """Copy this rank's rows; rows beyond the checkpoint's vocabulary become zero."""
-        if loaded_weight.shape[0] != self.org_vocab_size:
+        dim = output_dim(param)
+        if dim is None:
+            copy_weight(param.data, loaded_weight, self.prefix)
+            return
+        factor = pack_factor(param, dim)
+        if loaded_weight.shape[dim] * factor != self.org_vocab_size:
             raise ValueError(
-                f"{self.prefix} has {loaded_weight.shape[0]} rows in the checkpoint, but the "
-                f"vocabulary has {self.org_vocab_size}"
+                f"{self.prefix} has {loaded_weight.shape[dim] * factor} rows in the checkpoint, "
+                f"but the vocabulary has {self.org_vocab_size}"
             )
-        size = self.num_embeddings_per_partition
-        rows = loaded_weight[self.tp_rank * size : (self.tp_rank + 1) * size]
-        copy_weight(param.data[: rows.shape[0]], rows, self.prefix)
-        param.data[rows.shape[0] :].zero_()
+        rows, size = loaded_weight.shape[dim], self.num_embeddings_per_partition // factor
+        start = min(self.tp_rank * size, rows)
+        count = min(size, rows - start)
+        target = param.data.narrow(dim, 0, count)
+        copy_weight(target, loaded_weight.narrow(dim, start, count), self.prefix)
+        param.data.narrow(dim, count, size - count).zero_()
 
     def forward(self, input_: torch.Tensor) -> torch.Tensor:
         """``input_: [tokens]`` int to ``[tokens, embedding_dim]``."""
@@ -192,6 +214,9 @@ class ParallelLMHead(VocabParallelEmbedding):
             set_weight_attrs(self.bias, {"output_dim": 0, "weight_loader": self.weight_loader})
         else:
             self.register_parameter("bias", None)
+
+    def _check_method(self) -> None:
+        """Rows are scored here, never looked up."""
 
     def tie_weights(self, embed_tokens: VocabParallelEmbedding) -> nn.Module:
         """Share the embedding's weight. Returns the module to assign as the head."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from hookserve.engine.model_interfaces import SupportsLoRA, SupportsPP
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.engine.weights import (
     AutoWeightsLoader,
@@ -333,7 +334,7 @@ class LlamaModel(nn.Module):
         return loader.load_weights(weights, mapper=self.hf_to_vllm_mapper)
 
 
-class LlamaForCausalLM(CausalLM):
+class LlamaForCausalLM(CausalLM, SupportsLoRA, SupportsPP):
     """``LlamaModel`` and the head that scores the vocabulary."""
 
     packed_modules_mapping: dict[str, list[str]] = {  # noqa: RUF012 - read by name, as plain data

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookserve.engine.model_interfaces import SupportsLoRA, SupportsPP
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.engine.weights import (
     IntermediateTensors,
@@ -220,7 +221,7 @@ class OPTModel(Wrapper):
         )
 
 
-class OPTForCausalLM(CausalLM):
+class OPTForCausalLM(CausalLM, SupportsPP, SupportsLoRA):
     """``OPTModel`` and its head, tied unless the configuration says otherwise."""
 
     packed_modules_mapping: dict[str, list[str]] = {  # noqa: RUF012 - read by name, as plain data

@@ -41,9 +41,9 @@ class ThreadGroup(TensorParallelGroup):
         self.num_all_reduces += 1
         return x.copy_(torch.stack(self.meeting.show(self.rank, x)).sum(0))
 
-    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         self.num_all_gathers += 1
-        return torch.cat(self.meeting.show(self.rank, x), dim=-1)
+        return torch.cat(self.meeting.show(self.rank, x), dim=dim)
 
 
 def run_ranks(world_size: int, work: Callable[[TensorParallelGroup], T]) -> list[T]:
