@@ -1,5 +1,5 @@
-"""The Starlette application: routes, layers, error handlers. ``create_app`` puts one together for
-a runtime; ``build_app`` makes one that brings its own engine, for any ASGI server."""
+"""The outer application: routes, layers, error handlers. ``create_app`` puts one together for a
+runtime; ``build_app`` makes one that brings its own engine, for any ASGI server."""
 
 from __future__ import annotations
 
@@ -55,16 +55,14 @@ def create_app(runtime: ServerRuntime) -> Starlette:
                 allow_headers=["*"],
             ),
         )
-    app = Starlette(
-        middleware=layers,
-        exception_handlers={
-            ApiError: on_api_error,
-            HTTPException: on_http_exception,
-            EngineDeadError: on_engine_failure,
-            RequestError: on_engine_failure,
-        },
-    )
-    app.router.routes = runtime.endpoints.routes
+    app = runtime.endpoints.app
+    app.user_middleware = layers
+    app.exception_handlers |= {
+        ApiError: on_api_error,
+        HTTPException: on_http_exception,
+        EngineDeadError: on_engine_failure,
+        RequestError: on_engine_failure,
+    }
     app.router.redirect_slashes = False
     app.state.serving = runtime.serving
     app.state.health = runtime.health

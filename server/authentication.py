@@ -84,10 +84,8 @@ def is_public(scope: Scope, routes: Sequence[BaseRoute]) -> bool:
     place does ask."""
     if route_path(scope) not in PROBES:
         return False
-    return any(
-        isinstance(route, CoreRoute) and not route.needs and route.matches(scope)[0] is Match.FULL
-        for route in routes
-    )
+    answering = next((each for each in routes if each.matches(scope)[0] is Match.FULL), None)
+    return isinstance(answering, CoreRoute) and not answering.needs
 
 
 def _unauthenticated(message: str, code: str) -> ApiError:

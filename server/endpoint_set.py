@@ -1,37 +1,34 @@
-"""``EndpointSet``: the routes of every endpoint, each with its owner, in one order without overlap.
+"""``EndpointSet``: every open endpoint, built, given the engine, and ended.
 
-What the routes do is theirs; which endpoints are open was decided when the plugins were loaded.
+What the routes do is theirs, their order is ``route_order``'s; which endpoints are open was decided
+when the plugins were loaded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from starlette.applications import Starlette
 from starlette.datastructures import State
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute
 
 from hookserve.engine.engine_client import EngineClient
-from hookserve.engine.errors import EngineDeadError, RequestError
-from hookserve.hookspecs import Claim, Denied, Host, PluginConflictError, PluginError
-from hookserve.hookspecs.context import enter
+from hookserve.hookspecs import Claim, Denied, Host, PluginError
 from hookserve.hookspecs.deadline import OutOfTimeError, within
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin_thread import build_within
 
-from .errors import ApiError, ReplyCutShort
-from .exchange import Exchange
-from .plugin_tasks import PluginExit
-from .route_access import CoreRoute, Needs, is_refused, needs_of_plugin
-from .route_paths import WEBSOCKET, RouteKey, hides, keys_of
+from .attaching import Lifespan, attach, detach, is_attaching, make_application
+from .owned_route import OwnedRoute
+from .plugin_layers import Layer
+from .route_access import CoreRoute
+from .route_order import Served, arrange, catch_all, core_routes
+from .route_paths import WEBSOCKET
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
@@ -39,28 +36,21 @@ SUPPORTED_TASKS = ("generate",)
 SHUTDOWN_BUDGET_S = 2.0
 
 
-@dataclass(frozen=True)
-class Served:
-    """One endpoint that was built."""
-
-    claim: Claim
-    instance: Any
-    routes: tuple[BaseRoute, ...]
-
-    @property
-    def is_builtin(self) -> bool:
-        return self.claim.plugin.is_builtin
-
-
 class EndpointSet:
-    """Built once, before the engine starts. ``routes`` is the list to serve: built-ins first, so
-    that no catch-all of a plugin can hide one, without those that a plugin replaces by claiming
-    the same path and method."""
+    """Built once, before the engine starts.
 
-    def __init__(self, host: Host, served: Sequence[Served]) -> None:
+    Attributes:
+        routes: the list to serve, as ``route_order`` arranges it.
+        app: the outer application, which serves that list. Handlers and layers are ``app``'s to
+            add.
+    """
+
+    def __init__(self, host: Host, served: Sequence[Served], app: Starlette) -> None:
         self._host = host
         self._served = list(served)
-        self.routes = _arrange(served)
+        self._lifespans: list[tuple[Served, Lifespan]] = []
+        self.app = app
+        self.routes = app.router.routes = arrange(served)
 
     @classmethod
     def build(cls, host: Host, tasks: Sequence[str] = SUPPORTED_TASKS) -> EndpointSet:
@@ -72,10 +62,33 @@ class EndpointSet:
         """
         built = [_build_one(host, claim, tasks) for claim in host.registry("endpoint").claims()]
         # A plugin that failed in one endpoint is out with all of them.
-        return cls(host, [s for s in built if s is not None and s.claim.plugin.state == "active"])
+        served = _active(each for each in built if each is not None)
+        core = core_routes(served)
+        app = make_application((each.instance for each in served), [route for route, _ in core])
+        attached = [_attach_one(host, app, each, core) for each in served]
+        return cls(host, _active(each for each in attached if each is not None), app)
+
+    def layers(self) -> list[Layer]:
+        """The middleware that endpoints added, each in its guard, the outermost first. One that
+        cannot be built puts its plugin out.
+
+        Raises:
+            RequiredPluginError: that plugin is required.
+        """
+        budget_s = self._host.settings.startup_hook_timeout_s
+        layers = []
+        for served in self._served:
+            for middleware in () if served.attachment is None else served.attachment.middleware:
+                try:
+                    layers.append(Layer.of_application(middleware, served.claim.plugin, budget_s))
+                except PluginError as error:
+                    _deny(self._host, served.claim, error.stage, error.message)
+        self.drop_inactive()
+        return [layer for layer in layers if layer.is_active]
 
     async def init_state(self, client: EngineClient, state: State, settings: Any) -> None:
-        """Give each endpoint the engine; one that fails, or takes too long, is served no more.
+        """Give each endpoint the engine, then enter the lifespans of what was attached; one that
+        fails, or takes too long, is served no more.
 
         Raises:
             RequiredPluginError: its plugin is required.
@@ -87,6 +100,11 @@ class EndpointSet:
                 if failure is not None:
                     _deny(self._host, served.claim, "run", f"init_state: {failure}")
                     self.drop_inactive()
+                self._take_late_routes(served)
+        for served in list(self._served):
+            if served.attachment is not None and served.claim.plugin.state == "active":
+                await self._enter_lifespan(served)
+                self._take_late_routes(served)
 
     async def _init_one(
         self, served: Served, client: EngineClient, state: State, settings: Any
@@ -107,26 +125,76 @@ class EndpointSet:
             return describe_error(error)
         return None
 
+    async def _enter_lifespan(self, served: Served) -> None:
+        budget_s = self._host.settings.startup_hook_timeout_s
+        name = f"startup handlers of endpoint {served.claim.name}"
+        try:
+            with self._host.enter(served.claim.plugin):
+                lifespan = Lifespan(served.instance.lifespan())
+                try:
+                    state = await within(budget_s, lifespan.enter(), name)
+                except OutOfTimeError:
+                    lifespan.cancel()
+                    raise
+        except caught() as error:
+            late = isinstance(error, OutOfTimeError)
+            said = f"they took more than {budget_s:g} s" if late else describe_error(error)
+            _deny(self._host, served.claim, "run", f"startup handlers: {said}")
+            self.drop_inactive()
+            return
+        self._lifespans.append((served, lifespan))
+        assert served.attachment is not None
+        served.attachment.around.state = state
+
+    def _take_late_routes(self, served: Served) -> None:
+        """Guard what an endpoint added while it was given the engine.
+
+        Raises:
+            PluginConflictError: another plugin has that path and method.
+        """
+        late = [each for each in self.routes if not isinstance(each, CoreRoute | OwnedRoute)]
+        if not late:
+            return
+        at = self._served.index(served)
+        self._served[at] = replace(served, routes=(*served.routes, *late))
+        fault = (
+            None
+            if served.attachment is None
+            else catch_all(self._served[at], core_routes(self._served))
+        )
+        if fault is not None:
+            _deny(self._host, served.claim, "run", f"endpoint {served.claim.name}: {fault}")
+        self._served = _active(self._served)
+        self.routes[:] = arrange(self._served)
+
     def websockets(self) -> list[str]:
         """The WebSocket routes, each with its owner: not every HTTP server speaks with them."""
         return [
             f"{key} of {served.claim.owner}"
             for served in self._served
-            for route in served.routes
-            for key in keys_of(route)
+            for key in served.claimed()
             if key.method == WEBSOCKET
         ]
 
     def drop_inactive(self) -> None:
         """Serve no more what belongs to plugins that are out by now: they may fail in another
         process, after their routes were built here."""
-        active = [served for served in self._served if served.claim.plugin.state == "active"]
+        active = _active(self._served)
         if len(active) < len(self._served):
             self._served = active
-            self.routes[:] = _arrange(active)
+            self.routes[:] = arrange(active)
 
     async def shutdown(self) -> None:
-        """Call each endpoint's ``shutdown``, each guarded alone and within its budget."""
+        """Leave the lifespans, then call each endpoint's ``shutdown``, each guarded alone and
+        within its budget."""
+        for served, lifespan in reversed(self._lifespans):
+            try:
+                with self._host.enter(served.claim.plugin):
+                    name = f"shutdown handlers of endpoint {served.claim.name}"
+                    await within(SHUTDOWN_BUDGET_S, lifespan.leave(), name)
+            except caught() as error:
+                _warn_of_end(served.claim, "shutdown handlers", error)
+        self._lifespans.clear()
         for served in self._served:
             try:
                 with self._host.enter(served.claim.plugin):
@@ -135,31 +203,35 @@ class EndpointSet:
                         name = f"shutdown of endpoint {served.claim.name} of {served.claim.owner}"
                         await within(SHUTDOWN_BUDGET_S, _awaitable(stop()), name)
             except caught() as error:
-                logger.warning(
-                    "plugin %s: shutdown of endpoint %s: %s",
-                    served.claim.owner,
-                    served.claim.name,
-                    describe_error(error),
-                )
+                _warn_of_end(served.claim, "shutdown", error)
 
 
 def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
-    required = getattr(claim.declaration, "required_tasks", None)
-    if required is not None and not set(required) & set(tasks):
-        logger.info(
-            "endpoint %s of %s is not served: the model does none of %s",
-            claim.name,
-            claim.owner,
-            ", ".join(required),
-        )
+    if _does_none(claim, getattr(claim.declaration, "required_tasks", None), tasks):
         return None
     try:
-        return _make(host, claim)
+        served = _make(host, claim)
+        # One that was written for another host says it in the object that its factory makes.
+        required = served.instance.required_tasks if is_attaching(served.instance) else None
+        return None if _does_none(claim, required, tasks) else served
     except PluginError as error:
         _deny(host, claim, error.stage, error.message)
     except caught() as error:
         _deny(host, claim, "run", f"endpoint {claim.name}: {describe_error(error)}")
     return None
+
+
+def _does_none(claim: Claim, required: Sequence[str] | None, tasks: Sequence[str]) -> bool:
+    """Whether the model has none of the tasks that an endpoint is for; then that is told."""
+    if required is None or set(required) & set(tasks):
+        return False
+    logger.info(
+        "endpoint %s of %s is not served: the model does none of %s",
+        claim.name,
+        claim.owner,
+        ", ".join(required),
+    )
+    return True
 
 
 def _make(host: Host, claim: Claim) -> Served:
@@ -169,6 +241,8 @@ def _make(host: Host, claim: Claim) -> Served:
     def make() -> Served:
         with host.enter(claim.plugin):
             instance = factory()
+            if is_attaching(instance):
+                return Served(claim, instance, ())
             routes = tuple(instance.routes())
         wrong = [route for route in routes if not isinstance(route, BaseRoute)]
         if wrong:
@@ -182,6 +256,47 @@ def _make(host: Host, claim: Claim) -> Served:
     return served
 
 
+def _attach_one(
+    host: Host, app: Starlette, served: Served, core: Sequence[tuple[BaseRoute, str]]
+) -> Served | None:
+    """The endpoint with the routes that it adds by itself; nothing, where it fails at that."""
+    claim = served.claim
+    if not is_attaching(served.instance):
+        return served
+
+    def work() -> Served:
+        with host.enter(claim.plugin):
+            routes, attachment = attach(app, served.instance, claim.owner)
+        return replace(served, routes=tuple(routes), attachment=attachment)
+
+    what = f"endpoint {claim.name}"
+    try:
+        attached: Served = build_within(
+            host.settings.startup_hook_timeout_s, claim.owner, what, work
+        )
+        with host.enter(claim.plugin):
+            fault = catch_all(attached, core)
+        if fault is None:
+            return attached
+        detach(app, attached.routes)
+        _deny(host, claim, "register", f"{what}: {fault}")
+    except PluginError as error:
+        _deny(host, claim, error.stage, error.message)
+    except caught() as error:
+        _deny(host, claim, "run", f"{what}: {describe_error(error)}")
+    return None
+
+
+def _active(served: Iterable[Served]) -> list[Served]:
+    return [each for each in served if each.claim.plugin.state == "active"]
+
+
+def _warn_of_end(claim: Claim, what: str, error: BaseException) -> None:
+    logger.warning(
+        "plugin %s: %s of endpoint %s: %s", claim.owner, what, claim.name, describe_error(error)
+    )
+
+
 def _awaitable(answer: Any) -> Awaitable[Any]:
     """What a method that must be a coroutine function returned."""
     if not inspect.isawaitable(answer):
@@ -191,137 +306,3 @@ def _awaitable(answer: Any) -> Awaitable[Any]:
 
 def _deny(host: Host, claim: Claim, stage: str, message: str) -> None:
     host.deny(Denied(claim.owner, "front", stage, message))
-
-
-def _arrange(served: Sequence[Served]) -> list[BaseRoute]:
-    """Built-in routes, then the plugins'.
-
-    Raises:
-        PluginConflictError: two plugins claim the same path and method.
-    """
-    core = [
-        (route, each.claim.owner) for each in served if each.is_builtin for route in each.routes
-    ]
-    added: list[OwnedRoute] = []
-    taken: dict[RouteKey, tuple[RouteKey, str]] = {}
-    for each in served:
-        if each.is_builtin:
-            continue
-        for route in each.routes:
-            keys = keys_of(route)
-            for key in keys:
-                _take(taken, key, each.claim.owner)
-            replaced = [other for other, _ in core if not set(keys).isdisjoint(keys_of(other))]
-            added.append(OwnedRoute(route, each.claim, needs_of_plugin(route, replaced)))
-    kept = [(route, owner) for route, owner in core if not _is_replaced(route, owner, added)]
-    before = list(kept)
-    for mine in added:
-        _warn_if_hidden(mine, before)
-        before.append((mine.route, mine.claim.owner))
-    return [*(CoreRoute(route) for route, _ in kept), *added]
-
-
-def _take(taken: dict[RouteKey, tuple[RouteKey, str]], key: RouteKey, owner: str) -> None:
-    """Two spellings that differ in slashes alone are one path to whoever types them."""
-    other, other_owner = taken.setdefault(key.folded, (key, owner))
-    if other_owner == owner:
-        return
-    spelled = "" if other == key else f", as {other.path} and {key.path}"
-    raise PluginConflictError(
-        f"{key.folded} is claimed by {other_owner} and by {owner}{spelled}; open one of them only "
-        "with --enable-endpoints, or leave one out with --disable-plugins"
-    )
-
-
-def _is_replaced(route: BaseRoute, owner: str, added: Iterable[OwnedRoute]) -> bool:
-    """Whether a plugin claims all that a built-in route is; a plugin may replace one."""
-    keys = set(keys_of(route))
-    owners = {mine.claim.owner for mine in added if not keys.isdisjoint(keys_of(mine.route))}
-    for key in sorted(keys) if owners else ():
-        logger.warning(
-            "%s: %s overrides the built-in route of %s", key, ", ".join(sorted(owners)), owner
-        )
-    return bool(owners)
-
-
-def _warn_if_hidden(mine: OwnedRoute, before: Iterable[tuple[BaseRoute, str]]) -> None:
-    """Tell a plugin's route that is never reached, for one that comes before it, and one that
-    looks like a built-in route and is not it."""
-    for key in keys_of(mine.route):
-        for route, owner in before:
-            if hides(route, key):
-                logger.warning(
-                    "%s of %s is never reached: %s of %s comes first",
-                    key,
-                    mine.claim.owner,
-                    getattr(route, "path", "") or "/",
-                    owner,
-                )
-                break
-            if key not in (others := keys_of(route)) and key.folded in others:
-                logger.warning(
-                    "%s of %s does not replace %s of %s: their paths differ in slashes, and each "
-                    "answers to its own spelling",
-                    key,
-                    mine.claim.owner,
-                    key.folded,
-                    owner,
-                )
-
-
-class OwnedRoute(BaseRoute):
-    """A plugin's route: what it raises fails that request, and names the plugin."""
-
-    def __init__(self, route: BaseRoute, claim: Claim, needs: Needs) -> None:
-        self.route = route
-        self.claim = claim
-        self.needs = needs
-        self._is_reported = False
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        try:
-            with enter(self.claim.plugin):
-                return self.route.matches(scope)
-        except caught() as error:
-            if not self._is_reported:
-                self._is_reported = True
-                logger.warning(
-                    "plugin %s: a route of endpoint %s fails to compare paths, and is not served: "
-                    "%s",
-                    self.claim.owner,
-                    self.claim.name,
-                    describe_error(error),
-                )
-            return Match.NONE, {}
-
-    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
-        return self.route.url_path_for(name, **path_params)
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if await is_refused(self.needs, scope, receive, send):
-            return
-        exchange = Exchange(scope, receive, send)
-        task = asyncio.current_task()
-        if task is not None:
-            task.set_name(f"{scope['path']!r} of plugin {self.claim.owner}")
-        try:
-            with enter(self.claim.plugin):
-                await self.route.handle(scope, exchange.receive, exchange.send)
-                exchange.check_end()
-        except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
-            raise
-        except caught() as error:
-            logger.exception(
-                "plugin %s: endpoint %s failed at %r",
-                self.claim.owner,
-                self.claim.name,
-                scope["path"],
-            )
-            if exchange.is_started:
-                raise ReplyCutShort from None
-            cause = error.__cause__ if isinstance(error, PluginExit) else error
-            raise ApiError(
-                500,
-                f"the plugin {self.claim.owner} failed with {type(cause).__name__}",
-                code="plugin_error",
-            ) from None

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from starlette.routing import BaseRoute, Route
 
-from .endpoint_set import OwnedRoute
 from .openai_request import UNUSED_HEADER
 from .openapi_operations import OPERATIONS, STATUSES, Operation
+from .owned_route import OwnedRoute, Part
 from .route_access import CoreRoute, needs_of
 from .route_paths import keys_of
 from .wire_json import UNUSED_FIELDS
@@ -53,22 +53,23 @@ def openapi_document(
     used: list[Operation] = []
     others: list[str] = []
     for served in routes:
-        route = served.route if isinstance(served, CoreRoute | OwnedRoute) else served
-        if not getattr(route, "include_in_schema", True):
-            continue
-        if not isinstance(route, Route):
-            others += map(str, keys_of(route))
-            continue
-        path = _CONVERTER.sub(r"{\1}", route.path)
-        for method in dict.fromkeys(key.method for key in keys_of(route)):
-            item = _parameters(path)
-            if isinstance(served, OwnedRoute):
-                item |= _said_by(route, method, served.claim.owner)
-            else:
-                used.append(OPERATIONS[method, path])
-                item |= _operation(used[-1])
-            item |= _access(getattr(served, "needs", needs_of(route)), is_closed)
-            paths.setdefault(path, {}).setdefault(method.lower(), item)
+        owner = served.claim.owner if isinstance(served, OwnedRoute) else None
+        for route, needs in _parts(served):
+            if not getattr(route, "include_in_schema", True):
+                continue
+            if not isinstance(route, Route):
+                others += map(str, keys_of(route))
+                continue
+            path = _CONVERTER.sub(r"{\1}", route.path)
+            for method in dict.fromkeys(key.method for key in keys_of(route)):
+                item = _parameters(path)
+                if owner is not None:
+                    item |= _said_by(route, method, owner)
+                else:
+                    used.append(OPERATIONS[method, path])
+                    item |= _operation(used[-1])
+                item |= _access(needs, is_closed)
+                paths.setdefault(path, {}).setdefault(method.lower(), item)
     document: Json = {
         "openapi": OPENAPI_VERSION,
         "info": {
@@ -81,6 +82,14 @@ def openapi_document(
         "components": _components(used, models, is_closed),
     }
     return document | ({"x-hookserve-other-routes": others} if others else {})
+
+
+def _parts(served: BaseRoute) -> Sequence[Part]:
+    """The plain routes that one of the list consists of."""
+    if isinstance(served, OwnedRoute):
+        return served.parts
+    route = served.route if isinstance(served, CoreRoute) else served
+    return (Part(route, needs_of(route)),)
 
 
 # -- operations ---------------------------------------------------------------------

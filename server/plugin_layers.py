@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -46,7 +47,7 @@ class PluginLayers:
     """Built once, before the engine starts; ``wrap`` puts them around an application.
 
     The order, from the outside: those of ``--middleware``, the last one first, as others do; then
-    those of the hook, in call order.
+    those of the hook, in call order; then those that endpoints added to the application.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -98,12 +99,12 @@ class PluginLayers:
 
     def drop_inactive(self) -> None:
         """Forget the layers of plugins that are out by now: they may fail in another process."""
-        self._layers = [
-            layer
-            for layer in self._layers
-            if layer.plugin is None or layer.plugin.state == "active"
-        ]
+        self._layers = [layer for layer in self._layers if layer.is_active]
         self._link()
+
+    def add(self, layers: Iterable[Layer]) -> None:
+        """Put layers inside of those that there are; before ``wrap``."""
+        self._layers += layers
 
     def _link(self) -> None:
         inner = self._app
@@ -153,6 +154,21 @@ class Layer:
             raise
         except caught() as error:
             raise PluginError(owner, "run", f"{what}: {describe_error(error)}") from error
+
+    @classmethod
+    def of_application(cls, middleware: Middleware, plugin: Plugin, budget_s: float) -> Layer:
+        """One that a plugin added to the application.
+
+        Raises:
+            PluginError: it cannot be built, or is no middleware.
+        """
+        target, args, kwargs = middleware
+        name = getattr(target, "__name__", type(target).__name__)
+        return cls.build(name, lambda app: target(app, *args, **kwargs), plugin, budget_s)
+
+    @property
+    def is_active(self) -> bool:
+        return self.plugin is None or self.plugin.state == "active"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, _outside(receive), _outside(send))

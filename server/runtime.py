@@ -77,6 +77,7 @@ class ServerRuntime:
         self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
         self.layers = PluginLayers.build(host, settings.middleware)
         self.endpoints = EndpointSet.build(host)
+        self.layers.add(self.endpoints.layers())
         supervise = ThreadSupervisor if "engine" in host.roles else EngineSupervisor
         self.supervisor = supervise(
             host, engine_config, self.client, self.health.set_dead, command=command

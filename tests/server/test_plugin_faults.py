@@ -282,7 +282,7 @@ def test_a_path_cannot_write_lines_of_its_own_into_the_log(
             path = "/fails/a%0aINFO all is well%1b[2J".replace(" ", "%20")
             assert (await exchange(port, get(path))).startswith(b"HTTP/1.1 500 ")
             # The same where it is the server itself that fails.
-            monkeypatch.setattr("hookserve.server.endpoint_set.is_refused", lambda *given: 1 / 0)
+            monkeypatch.setattr("hookserve.server.owned_route.is_refused", lambda *given: 1 / 0)
             assert (await exchange(port, get(path))).startswith(b"HTTP/1.1 500 ")
 
     asyncio.run(run())

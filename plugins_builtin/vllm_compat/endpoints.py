@@ -1,0 +1,133 @@
+"""Endpoint plugins of vLLM's group: routes that a plugin adds to a FastAPI application itself.
+
+``load`` makes of an entry point what the host registers; ``AttachedEndpoint`` is what the server
+builds of it (``hookserve.server.attaching``). What needs FastAPI is ``fastapi_app``'s, and imported
+only where such a plugin is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+from hookserve.hookspecs import Endpoint, hookimpl
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.datastructures import State
+    from starlette.routing import BaseRoute
+
+    from hookserve.engine.engine_client import EngineClient
+    from hookserve.server.settings import ServerSettings
+
+logger = logging.getLogger("hookserve.vllm_compat.endpoints")
+
+GROUP = "vllm.endpoint_plugins"
+MEMBERS = ("name", "required_tasks", "attach_router", "init_state")
+"""What an endpoint plugin's object must have."""
+
+
+class EndpointEntry:
+    """The plugin of one entry point: its factory is called when the server builds its routes."""
+
+    def __init__(self, name: str, factory: Callable[[], Any]) -> None:
+        self._name = name
+        self._factory = factory
+
+    @hookimpl
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self._name, lambda: AttachedEndpoint(self._name, self._factory()))
+
+
+def load(entry: EntryPoint) -> EndpointEntry:
+    """Import what an entry point of the group names.
+
+    Raises:
+        ModuleNotFoundError: FastAPI is not installed, with what to do.
+        TypeError: it cannot be called.
+        whatever the import raises.
+    """
+    if importlib.util.find_spec("fastapi") is None:
+        raise ModuleNotFoundError(
+            f"endpoint plugins of the group {GROUP} add their routes to a FastAPI application, and "
+            "FastAPI is not installed: pip install hookserve[vllm-compat]",
+            name="fastapi",
+        )
+    factory = entry.load()
+    if not callable(factory):
+        raise TypeError(
+            f"{entry.value} is a {type(factory).__name__}; expected a class or a function without "
+            "arguments that returns the endpoint plugin"
+        )
+    return EndpointEntry(entry.name, factory)
+
+
+class AttachedEndpoint:
+    """One endpoint plugin's object, as the server asks it.
+
+    Args:
+        name: of the entry point.
+        plugin: what its factory returned.
+
+    Raises:
+        TypeError: the object lacks a member.
+    """
+
+    def __init__(self, name: str, plugin: Any) -> None:
+        missing = [member for member in MEMBERS if not hasattr(plugin, member)]
+        if missing:
+            raise TypeError(
+                f"its {type(plugin).__name__} has no {' and no '.join(missing)}; an endpoint "
+                f"plugin has {', '.join(MEMBERS)}"
+            )
+        if plugin.name != name:
+            logger.warning(
+                "the endpoint plugin of entry point %s calls itself %r; it goes by the entry "
+                "point's name",
+                name,
+                plugin.name,
+            )
+        self.required_tasks: Sequence[str] | None = plugin.required_tasks
+        self._plugin = plugin
+
+    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
+        """The FastAPI application to which the plugin, and others like it, add their routes."""
+        from .fastapi_app import make_application
+
+        return make_application(routes)
+
+    def attach(self, app: Starlette) -> None:
+        """Have the plugin add its routes, and keep its startup and shutdown handlers apart."""
+        from .fastapi_app import HeldLifespan
+
+        self._lifespan = HeldLifespan(app)
+        with self._lifespan.held():
+            self._plugin.attach_router(app)
+
+    def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
+        """The plain routes that one of the application's stands for."""
+        from .fastapi_app import parts_of
+
+        return parts_of(route)
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The plugin's startup and shutdown handlers, and lifespans of its routers."""
+        return self._lifespan.entered()
+
+    async def init_state(
+        self, engine_client: EngineClient, state: State, settings: ServerSettings
+    ) -> None:
+        """Give the plugin the engine by its prompts, and the settings under vLLM's names."""
+        from .endpoint_arguments import arguments_of
+
+        del engine_client  # by tokens alone; the plugin gets the one by prompts
+        engine = state.serving.prompt_client
+        answer = self._plugin.init_state(engine, state, arguments_of(settings, engine))
+        if not inspect.isawaitable(answer):
+            raise TypeError(f"it returned {type(answer).__name__}, expected an `async def`")
+        await answer
