@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import facts as toml
-from .plugin import Plugin
+from .errors import explain_error
+from .plugin import FILE_GROUP, Plugin
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -85,10 +87,16 @@ class Adapters:
     def select(
         self, plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[str], None]
     ) -> None:
-        """Have the adapters' plugins chosen, and this process made ready for those that stay."""
+        """Have the adapters' plugins chosen, and this process made ready for those that stay, and
+        for files that the operator names, which may need what any of them prepares."""
         self.choose(plugins, settings, say)
+        wanted = [each for each in plugins if each.state == "found"]
+        for plugin in wanted:
+            plugin.explain = self.explain
+        if any(plugin.group == FILE_GROUP for plugin in wanted):
+            self.prepare()
         for adapter in self.all:
-            if any(each.adapter == adapter.name and each.state == "found" for each in plugins):
+            if any(plugin.adapter == adapter.name for plugin in wanted):
                 adapter.module.prepare()
 
     def choose(
@@ -104,6 +112,25 @@ class Adapters:
         hosts."""
         for adapter in self.all:
             adapter.module.prepare()
+
+    @contextmanager
+    def importing(self, plugin: Plugin | None) -> Iterator[None]:
+        """Surrounds the import of a target: one that the operator named is no plugin's, and may
+        have been written for any host."""
+        if plugin is not None:
+            yield
+            return
+        self.prepare()
+        try:
+            yield
+        except Exception as error:
+            explain_error(error, self.explain)
+            raise
+
+    def packages(self) -> list[str]:
+        """The other hosts' packages that this process serves."""
+        in_use = [adapter.module for adapter in self.all if adapter.is_in_use]
+        return [name for module in in_use for name in module.HOST_PACKAGES]
 
     def explain(self, error: BaseException) -> str | None:
         """What an import error means that is about another host's modules."""

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from .errors import explain_error
 from .plugin import Plugin
 from .types import Role
 
@@ -65,6 +66,7 @@ class enter:
         if self._plugin is not None and self._plugin.slot is not None:
             self._plugin.slot[0] = self._outer
         if error is not None and self._plugin is not None and owner_of(error) is None:
+            explain_error(error, self._plugin.explain)
             with contextlib.suppress(Exception):  # an exception may refuse attributes
                 setattr(error, _OWNER, self._plugin.identity)
 

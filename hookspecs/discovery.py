@@ -158,10 +158,15 @@ def _read_facts(plugin: Plugin, folders: Sequence[Path]) -> None:
 
 
 def _take_requirement(plugin: Plugin, requires: Iterable[str]) -> None:
-    for requirement in requires:
-        found = _REQUIRES.match(requirement)
-        if found is not None and canonical(found.group(1)) == HOST_DISTRIBUTION:
-            plugin.facts = dataclasses.replace(plugin.facts, requires=found.group(2).strip())
+    for wanted in required_ranges(requires, HOST_DISTRIBUTION):
+        plugin.facts = dataclasses.replace(plugin.facts, requires=wanted)
+
+
+def required_ranges(requires: Iterable[str], distribution: str) -> list[str]:
+    """The version ranges of a distribution in the requirements of another one, whatever extra or
+    machine they are for; an empty one accepts all."""
+    found = [match for each in requires if (match := _REQUIRES.match(each)) is not None]
+    return [match.group(2).strip() for match in found if canonical(match.group(1)) == distribution]
 
 
 def _host_version() -> str | None:

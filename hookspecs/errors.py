@@ -6,10 +6,12 @@ of settings that are not about plugins live in ``hookserve.engine.errors``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 EX_CONFIG = 78
+_MEANING = "hookserve_meaning"
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -61,13 +63,35 @@ class SettingsDifferError(HostError):
 
 
 def describe_error(error: BaseException) -> str:
-    """One line: the exception's type and the first line of its message."""
+    """One line: the exception's type, the first line of its message, and what is known of it."""
     name = type(error).__name__
     try:
         text = str(error).strip().splitlines()
     except BaseException as broken:  # a plugin's exception may fail at telling what it is
         return f"{name} (its text cannot be had: {type(broken).__name__})"
-    return f"{name}: {text[0]}" if text else name
+    known = getattr(error, _MEANING, None)
+    more = f"; {known}" if isinstance(known, str) else ""
+    return f"{name}: {text[0]}{more}" if text else f"{name}{more}"
+
+
+def explain_error(
+    error: BaseException, explain: Callable[[BaseException], str | None] | None
+) -> None:
+    """Keep with the exception what it means by a host's adapters, for ``describe_error``; it and
+    its type stay as they are.
+
+    Args:
+        explain: ``Adapters.explain``; asked only where names may be missing.
+    """
+    origin: BaseException | None = error
+    while origin is not None and not isinstance(origin, ImportError | AttributeError):
+        origin = origin.__cause__
+    if origin is None or explain is None or getattr(error, _MEANING, None) is not None:
+        return
+    meaning = explain(error)
+    if meaning is not None:
+        with contextlib.suppress(Exception):  # an exception may refuse attributes
+            setattr(error, _MEANING, meaning)
 
 
 def exc_info_of(error: BaseException | None) -> ExcInfo | None:

@@ -21,7 +21,7 @@ from typing import Any
 from .coarse_clock import CoarseClock
 from .context import enter
 from .deadline import OutOfTimeError, within
-from .errors import PluginError, describe_error, exc_info_of
+from .errors import PluginError, describe_error, exc_info_of, explain_error
 from .guard import OBSERVE_FAILURES, OBSERVE_WINDOW_S, Guard
 from .markers import HookInfo
 from .notify_loop import NotifyLoop, caught
@@ -85,6 +85,7 @@ class Hook:
             RequiredPluginError: under ``refuse``, if the start must stop.
         """
         guard.errors += 1
+        explain_error(error, guard.plugin.explain)
         guard.last_error = describe_error(error)
         policy, plugin = self.info.failure, guard.plugin
         if policy == "refuse" and self._refuse is not None:

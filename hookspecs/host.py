@@ -61,7 +61,7 @@ from .types import ROLES, Role
 
 logger = logging.getLogger(__name__)
 
-_BEHIND_FRONT: frozenset[Role] = frozenset({"engine", "worker"})
+_BEHIND_FRONT: frozenset[Role] = frozenset({"engine", "worker", "inspector"})
 
 
 class Host:
@@ -117,14 +117,14 @@ class Host:
         self._guards_of: dict[Plugin, dict[str, Guard]] = {}
         self._earlier = earlier
         self._instances: dict[type, object] = {} if earlier is None else earlier._instances
-        self._transactions = Transactions(self._say_of)
+        self.adapters = Adapters()
+        self._transactions = Transactions(self._say_of, self.adapters)
         self._collected: list[Claim] = []
         self._declared: list[Claim] = []
         self._log = StartupLog(
             speaks=strict and only is None,
             of_failures=logging.INFO if self.roles <= _BEHIND_FRONT else logging.WARNING,
         )
-        self.adapters = Adapters()
         self.plugins = discover(settings.files, objects, self.adapters.all)
         self._log.discovered(self.plugins)
         if crash_mark is not None:

@@ -101,6 +101,8 @@ class Plugin:
     """Where its number is written while its code runs; ``None``: nobody looks."""
     registrar: Registrar | None = None
     """Takes what its code registers by itself; the host's."""
+    explain: Callable[[BaseException], str | None] | None = None
+    """Says what an error of its code means that is about another host's modules."""
     implementations: list[Implementation] = field(default_factory=list)
     config: Mapping[str, Any] = field(default_factory=dict)
     load_ms: float | None = None

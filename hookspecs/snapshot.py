@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -91,17 +91,39 @@ class Change:
 
 
 class Snapshot:
-    """What everything was when it was made. ``add_module`` takes in modules that come later."""
+    """What everything was when it was made. ``add_module`` takes in modules that come later.
 
-    def __init__(self) -> None:
+    Args:
+        served: top-level packages of other hosts that this one serves, whose modules are its own.
+    """
+
+    def __init__(self, served: Iterable[str] = ()) -> None:
+        self._packages = frozenset({HOST_PACKAGE, *served})
         self._taken: list[tuple[Namespace, dict[str, Any]]] = []
-        for namespace in (Environment(), WarningFilters(), *_loggers()):
+        for namespace in (Environment(), WarningFilters(), *self._loggers()):
             self._take(namespace)
         if threading.current_thread() is threading.main_thread():
             self._take(Signals())  # elsewhere nobody can set one
         for name, module in list(sys.modules.items()):
-            if _is_host_module(name) and isinstance(module, ModuleType):
+            if self.is_host_module(name) and isinstance(module, ModuleType):
                 self.add_module(module)
+
+    def is_host_module(self, name: str) -> bool:
+        return name.partition(".")[0] in self._packages
+
+    def _loggers(self) -> list[LoggerState]:
+        """Of the root and of each logger of the host; those that plugins are given are theirs, and
+        so are those that they name after modules that are not there."""
+        logging.getLogger(HOST_PACKAGE)  # made here if nobody has asked for it so far
+        own: list[logging.Logger] = [logging.root]
+        for name, logger in list(logging.root.manager.loggerDict.items()):
+            package = name.partition(".")[0]
+            is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.") or (
+                package != HOST_PACKAGE and name not in sys.modules
+            )
+            if package in self._packages and not is_plugins and isinstance(logger, logging.Logger):
+                own.append(logger)
+        return [LoggerState(logger) for logger in own]
 
     def add_module(self, module: ModuleType) -> None:
         """Take in a module of the host as it is now, with the classes that it defines."""
@@ -118,37 +140,40 @@ class Snapshot:
         return [
             change
             for namespace, before in self._taken
-            for change in _differences(namespace, before, namespace.read())
+            for change in self._differences(namespace, before, namespace.read())
         ]
 
+    def _differences(
+        self, namespace: Namespace, before: Mapping[str, Any], now: Mapping[str, Any]
+    ) -> Iterator[Change]:
+        # Nearly always nothing has changed, and this is asked for some thousand attributes.
+        if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())):
+            return
+        for name, value in before.items():
+            after = now.get(name, MISSING)
+            if not same(value, after):
+                yield Change(namespace, name, value, after)
+        for name, value in list(now.items()):
+            if name not in before and not self._comes_by_itself(namespace, name, value):
+                yield Change(namespace, name, MISSING, value)
 
-def _differences(
-    namespace: Namespace, before: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[Change]:
-    # Nearly always nothing has changed, and this is asked for some thousand attributes.
-    if len(before) == len(now) and all(map(operator.is_, before.values(), now.values())):
-        return
-    for name, value in before.items():
-        after = now.get(name, MISSING)
-        if not same(value, after):
-            yield Change(namespace, name, value, after)
-    for name, value in list(now.items()):
-        if name not in before and not _comes_by_itself(namespace, name, value):
-            yield Change(namespace, name, MISSING, value)
+    def _comes_by_itself(self, namespace: Namespace, name: str, value: Any) -> bool:
+        """Whether a new attribute is Python's or the host's own: a submodule, a lazy import."""
+        if not isinstance(namespace, Attributes):
+            return False
+        if name in _CACHES:
+            return True
+        if not isinstance(namespace.holder, ModuleType):
+            return False
+        is_module = isinstance(value, ModuleType)
+        home = value.__name__ if is_module else getattr(value, "__module__", None)
+        return self.is_host_module(str(home)) or _is_lazy(namespace.holder, name, value)
 
 
-def _comes_by_itself(namespace: Namespace, name: str, value: Any) -> bool:
-    """Whether a new attribute is Python's or the host's own: a submodule, a lazy import."""
-    if not isinstance(namespace, Attributes):
-        return False
-    if name in _CACHES:
-        return True
-    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(namespace.holder, ModuleType) and _is_host_module(str(home))
-
-
-def _is_host_module(name: str) -> bool:
-    return name == HOST_PACKAGE or name.startswith(f"{HOST_PACKAGE}.")
+def _is_lazy(module: ModuleType, name: str, value: Any) -> bool:
+    """Whether the module itself makes the value when it is asked for the name."""
+    make = vars(module).get("__getattr__")
+    return name in getattr(module, "__all__", ()) and make is not None and make(name) is value
 
 
 def same(left: Any, right: Any) -> bool:
@@ -297,17 +322,6 @@ class LoggerState(Namespace):
         return after
 
 
-def _loggers() -> list[LoggerState]:
-    """Of the root and of each logger of the host; those that plugins are given are theirs."""
-    logging.getLogger(HOST_PACKAGE)  # made here if nobody has asked for it so far
-    own: list[logging.Logger] = [logging.root]
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.")
-        if _is_host_module(name) and not is_plugins and isinstance(logger, logging.Logger):
-            own.append(logger)
-    return [LoggerState(logger) for logger in own]
-
-
 # -- modules that come later ----------------------------------------------------------------------
 
 
@@ -327,7 +341,7 @@ class ModuleWatch:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not _is_host_module(name):
+        if not self._snapshot.is_host_module(name):
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from .adapters import Adapters
 from .context import enter
 from .markers import HookInfo
 from .plugin import Plugin
@@ -29,10 +30,12 @@ class Transactions:
 
     Args:
         say: told the plugin and a line about it that an operator should know.
+        adapters: know of packages that are watched as the host's own are.
     """
 
-    def __init__(self, say: Callable[[Plugin, str], None]) -> None:
+    def __init__(self, say: Callable[[Plugin, str], None], adapters: Adapters) -> None:
         self._say = say
+        self._adapters = adapters
         self._changes: dict[Plugin, list[Change]] = {}
 
     @contextmanager
@@ -41,7 +44,8 @@ class Transactions:
         if plugin.is_builtin:
             yield
             return
-        snapshot, threads = Snapshot(), set(threading.enumerate())
+        snapshot = Snapshot(self._adapters.packages())
+        threads = set(threading.enumerate())
         try:
             with ModuleWatch(snapshot):
                 yield
@@ -81,8 +85,10 @@ class Transactions:
 
     @contextmanager
     def running(self, plugin: Plugin | None) -> Iterator[None]:
-        """Run a plugin's code later than its start-up hooks, under its name and recorded."""
-        with nullcontext() if plugin is None else self.recording(plugin), enter(plugin):
+        """Run a plugin's code later than its start-up hooks, under its name and recorded;
+        ``None``: that of a class which the operator named."""
+        recorded = nullcontext() if plugin is None else self.recording(plugin)
+        with self._adapters.importing(plugin), recorded, enter(plugin):
             yield
 
     def rollback(self, plugin: Plugin) -> None:

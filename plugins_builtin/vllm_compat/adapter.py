@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 from hookserve.hookspecs import Plugin, PluginSettings
 
-from . import finder, groups
+from . import finder, groups, misses, selection
 
 HOST_PACKAGES = ("vllm",)
 
@@ -17,7 +17,11 @@ def make_plugins(entries: Sequence[EntryPoint]) -> list[Plugin]:
 
 
 def select(plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[str], None]) -> None:
-    del plugins, settings, say
+    selection.select(plugins, settings, say)
+    mine = [plugin for plugin in plugins if plugin.adapter == groups.ADAPTER]
+    if any(plugin.state == "found" for plugin in mine):
+        for line in finder.install().present_to(mine):
+            say(line)
 
 
 def prepare() -> None:
@@ -25,5 +29,4 @@ def prepare() -> None:
 
 
 def explain(error: BaseException) -> str | None:
-    del error
-    return None
+    return misses.explain(error)
