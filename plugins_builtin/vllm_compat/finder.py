@@ -23,7 +23,7 @@ from hookserve.hookspecs.selection import canonical
 
 from .foreign_files import ForeignFiles
 from .misses import Misses
-from .presented import DEFAULT, PresentedVersions, unmet_requirement
+from .presented_version import PresentedVersions, unmet_requirement
 from .record import ServedDistribution
 
 PACKAGE = "vllm"
@@ -150,12 +150,6 @@ def install() -> FacadeFinder:
         found = FacadeFinder()
         sys.meta_path.insert(0, found)
     return found
-
-
-def presented_version() -> str:
-    """The release that whoever asks now is shown: what ``vllm.__version__`` is made of."""
-    found = installed()
-    return DEFAULT if found is None else found.versions.asked_now()
 
 
 def _refuse_another() -> None:
