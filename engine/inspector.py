@@ -40,7 +40,9 @@ class Inspector(ChildProcess):
         if not isinstance(asked, Inspect):
             raise ChannelError(f"expected Inspect, got {type(asked).__name__}")
         if asked.config is not None:
-            own_logging(asked.config.log_level, "Inspector", color=asked.config.log_color)
+            level = asked.config.log_level  # what is only news is said by the front
+            level = "WARNING" if level == "INFO" else level
+            own_logging(level, "Inspector", color=asked.config.log_color)
         before = set(sys.modules)
         host = self._bootstrap(asked)
         try:

@@ -52,7 +52,13 @@ def process_started(roles, ctx):
         file.write(json.dumps(told) + "\\n")
 """
 MODEL = """
+import sys
+from pathlib import Path
+
 from hookserve.plugins_builtin.llama import LlamaForCausalLM
+
+with (Path(__file__).parents[1] / "imports").open("a") as file:
+    file.write(sys.argv[0] + "\\n")
 
 
 class MyLlamaForCausalLM(LlamaForCausalLM):
@@ -94,13 +100,18 @@ sys.exit(main(["run", *sys.argv[1:]]))
 
 
 def install(site: Path) -> dict[str, str]:
-    """Three plugins; the environment to find them in, which wants two of them."""
+    """Three plugins; the environment to find them in, which wants two of them, and in which
+    nothing is known of models."""
     site.mkdir()
     install_plugin(site, "everywhere-dist", {"everywhere": EVERYWHERE})
     (site / "everywhere" / "model.py").write_text(MODEL)
     install_plugin(site, "hungry-dist", {"hungry": HUNGRY}, toml='roles = ["front"]')
     install_plugin(site, "unwanted-dist", {"unwanted": "raise SystemExit('imported')"})
-    return {"PYTHONPATH": str(site), "HOOKSERVE_PLUGINS": " everywhere , hungry ,"}
+    return {
+        "PYTHONPATH": str(site),
+        "HOOKSERVE_PLUGINS": " everywhere , hungry ,",
+        "HOOKSERVE_CACHE": str(site.parent / "cache"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +154,23 @@ def test_a_plugins_section_is_delivered_in_every_process(
     server: RunningServer, folder: Path
 ) -> None:
     told = [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
-    assert [each["threshold"] for each in told] == [0.3] * len(PROCESSES)
+    assert [each["threshold"] for each in told] == [0.3] * (len(PROCESSES) + 1)
     roles: list[Any] = sorted(each["roles"] for each in told)
-    assert roles == [["engine"], ["front"], ["worker"], ["worker"]]
-    assert {each["pid"] for each in told} == set(server.get("/v1/plugins").json()["pids"].values())
+    assert roles == [["engine"], ["front"], ["inspector"], ["worker"], ["worker"]]
+    stay = {each["pid"] for each in told if each["roles"] != ["inspector"]}
+    assert stay == set(server.get("/v1/plugins").json()["pids"].values())
+
+
+@pytest.mark.checklist(21, 38, 39, 49, 51)
+def test_a_models_code_is_imported_in_the_workers_and_the_inspector_alone(
+    server: RunningServer, folder: Path
+) -> None:
+    importers = (folder / "site" / "imports").read_text().splitlines()
+    names = [Path(each).stem for each in importers]
+    assert sorted(names) == ["inspector", "worker_process", "worker_process"], server.output()
+    assert "model 'MyLlamaForCausalLM' of everywhere-dist:hookserve:everywhere: inspected in" in (
+        server.stderr
+    )
 
 
 def test_no_spelling_of_a_plugins_route_shadows_a_built_in_one(server: RunningServer) -> None:

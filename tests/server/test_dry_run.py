@@ -74,7 +74,7 @@ from hookserve.hookspecs import ModelEntry, hookimpl
 
 @hookimpl
 def register_model():
-    return ModelEntry("LlamaForCausalLM", "{stem}:Toy")
+    return ModelEntry("LlamaForCausalLM", "{stem}:Toy", info={{}})
 """
 
 
