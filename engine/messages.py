@@ -44,6 +44,11 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     principal: str | None = None
     """Name of who sent it, for hooks."""
 
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """The ecosystem's name of ``params``."""
+        return self.params
+
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """The client went away: free everything within one step."""

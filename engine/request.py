@@ -1,5 +1,7 @@
 """``Request``: one sequence in the engine, with all arithmetic over its tokens.
 
+Schedulers of plugins read it under the ecosystem's names too.
+
 Schedulers ask it what is left to compute; nobody else adds up lengths. Which blocks it may have is
 ``kv_cache``'s to decide, when it runs is ``scheduler``'s.
 """
@@ -9,26 +11,62 @@ from __future__ import annotations
 import enum
 import hashlib
 from array import array
+from collections.abc import Sequence
 
-from .messages import AddRequest
+from .messages import AddRequest, FinishReason
+from .sampling_params import SamplingParams
 
 
-class RequestStatus(enum.Enum):
+class RequestStatus(enum.IntEnum):
+    """Where a request is. The three that say what it waits for are the ecosystem's, and no request
+    has them here: one whose grammar is not ready yet is kept back before the scheduler."""
+
     WAITING = enum.auto()
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = enum.auto()
+    WAITING_FOR_REMOTE_KVS = enum.auto()
+    WAITING_FOR_STREAMING_REQ = enum.auto()
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     """Waiting again; its blocks were taken and its tokens will be computed anew."""
-    FINISHED = enum.auto()
+    FINISHED_STOPPED = enum.auto()
+    """Also by a reason of a plugin's own."""
+    FINISHED_LENGTH_CAPPED = enum.auto()
+    FINISHED_ABORTED = enum.auto()
+    FINISHED_ERROR = enum.auto()
+
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        return status > RequestStatus.PREEMPTED
+
+    @staticmethod
+    def get_finished_reason(status: RequestStatus) -> FinishReason | None:
+        """``None``: it has not finished."""
+        return _REASONS.get(status)
+
+    @staticmethod
+    def finished_by(reason: str) -> RequestStatus:
+        """The status of a request that ended for the reason."""
+        return _ENDS.get(reason, RequestStatus.FINISHED_STOPPED)
+
+
+_REASONS = {
+    RequestStatus.FINISHED_STOPPED: FinishReason.STOP,
+    RequestStatus.FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
+    RequestStatus.FINISHED_ABORTED: FinishReason.ABORT,
+    RequestStatus.FINISHED_ERROR: FinishReason.ERROR,
+}
+_ENDS: dict[str, RequestStatus] = {reason: status for status, reason in _REASONS.items()}
 
 
 class Request:
     """Prompt and output in one growing array; counters say how far the computation is.
 
     ``num_computed_tokens`` counts tokens whose keys and values are in the cache, or will be when
-    the step that is under way ends.
+    the step that is under way ends. Plugins may keep attributes of their own on it.
     """
 
     __slots__ = (
+        "__dict__",
         "arrival_time",
         "arrival_ts",
         "block_hashes",
@@ -117,9 +155,56 @@ class Request:
         log-probabilities come from there, and go out with the first token."""
         return self.params.prompt_logprobs is not None and self.num_output_tokens == 0
 
-    @property
     def is_finished(self) -> bool:
-        return self.status is RequestStatus.FINISHED
+        return RequestStatus.is_finished(self.status)
+
+    def get_finished_reason(self) -> FinishReason | None:
+        """``None``: it has not finished."""
+        return RequestStatus.get_finished_reason(self.status)
+
+    def __lt__(self, other: Request) -> bool:
+        """Whether it is served sooner: by priority, then by arrival."""
+        mine = self.priority, self.arrival_time, self.request_id
+        return mine < (other.priority, other.arrival_time, other.request_id)
+
+    # -- the ecosystem's names ------------------------------------------------------------------
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        return self.params
+
+    @property
+    def max_tokens(self) -> int | None:
+        return self.params.max_tokens
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """A copy."""
+        return self.token_ids[: self.num_prompt_tokens].tolist()
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """A copy."""
+        return self.token_ids[self.num_prompt_tokens :].tolist()
+
+    @property
+    def all_token_ids(self) -> Sequence[int]:
+        """Prompt and output, as they grow; only to be read."""
+        return self.token_ids
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Nothing is guessed ahead, so it is ``num_tokens``."""
+        return self.num_tokens
+
+    @property
+    def use_structured_output(self) -> bool:
+        return self.params.structured_outputs is not None
+
+    @property
+    def client_index(self) -> int:
+        """Of the front that sent it: there is one."""
+        return 0
 
     def advance_prompt(self, start: int, count: int) -> int:
         """How many of the ``count`` tokens from position ``start`` on belong to the prompt and are

@@ -218,7 +218,7 @@ class Scheduler(SchedulerInterface):
             self.running.remove(request)
         else:
             self.waiting.remove(request)
-        request.status = RequestStatus.FINISHED
+        request.status = RequestStatus.finished_by(reason)
         request.finish_reason = reason
         if reason == "error":
             self.block_ids_to_zero += self.kv_cache.free_spoiled(request)

@@ -104,7 +104,7 @@ def test_a_long_prompt_is_not_passed_for_ever_by_short_ones_that_keep_coming(mak
         for half in range(2):
             add(scheduler, f"short-{n}-{half}", 15, n, max_tokens=1)
         step(scheduler)
-    assert long.is_finished
+    assert long.is_finished() and long.get_finished_reason() == "length"
 
 
 def test_what_others_leave_goes_back_to_the_oldest(make_scheduler):
