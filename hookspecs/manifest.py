@@ -72,24 +72,29 @@ def manifest_of(
     )
 
 
+def find_failures(parent: Manifest, child: Manifest) -> list[Denied]:
+    """The plugins that failed in the child and not in the parent."""
+    out = {plugin.identity for plugin in parent.plugins if plugin.state == "out"}
+    return [
+        Denied(plugin.identity, child.process, plugin.stage or "run", plugin.error or "unknown")
+        for plugin in child.plugins
+        if plugin.state == "out" and plugin.identity not in out
+    ]
+
+
 def compare_manifests(parent: Manifest, child: Manifest) -> list[Denied]:
-    """The plugins that failed in the child and not in the parent.
+    """As ``find_failures``, and all else must be the same.
 
     Registries are compared only if there is none: a failure explains what is missing.
 
     Raises:
         PluginConflictError: at a difference that no failure explains.
     """
-    mine = {plugin.identity: plugin for plugin in parent.plugins}
-    theirs = {plugin.identity: plugin for plugin in child.plugins}
-    failed = [
-        Denied(plugin.identity, child.process, plugin.stage or "run", plugin.error or "unknown")
-        for plugin in child.plugins
-        if plugin.state == "out"
-        and (plugin.identity not in mine or mine[plugin.identity].state != "out")
-    ]
+    failed = find_failures(parent, child)
     if failed:
         return failed
+    mine = {plugin.identity: plugin for plugin in parent.plugins}
+    theirs = {plugin.identity: plugin for plugin in child.plugins}
     for identity in sorted(mine.keys() ^ theirs.keys()):
         # An object is handed over in one process only; what it declares is compared below.
         if not identity.startswith(f"{OBJECT_GROUP}:"):

@@ -82,7 +82,7 @@ def register_op_provider(ctx: PluginContext) -> OpProvider | Iterable[OpProvider
 
 @hookspec(
     call="collect",
-    roles=("front", "engine", "worker", "cli"),
+    roles=("front", "engine", "worker", "inspector", "cli"),
     failure="refuse",
     kind="platform",
 )
@@ -90,7 +90,7 @@ def platform(ctx: PluginContext) -> str | None:
     """Offer a platform for this machine. The entry's name is the platform's name.
 
     Returns: the class path of the platform, or ``None``: not on this machine.
-    Runs in: front, engine, worker, cli.
+    Runs in: front, engine, worker, inspector, cli.
     Called: once in each process, at bootstrap (collect).
     Fails: the start stops, unless ``--platform`` names another one (refuse).
     Since: 1.0.
