@@ -9,6 +9,7 @@ place for travel in ``EngineConfig.tree_changes``.
 from __future__ import annotations
 
 import copy
+import enum
 import logging
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import msgspec
 from .config import EngineConfig
 from .errors import ConfigError
 from .plugin_code import as_plugin
-from .vllm_config import HfConfig, ModelConfig, VllmConfig
+from .vllm_config import CompilationConfig, HfConfig, LoadConfig, ModelConfig, VllmConfig
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Host, Plugin
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MISSING = object()
-_SECTIONS = (VllmConfig.__module__, ModelConfig.__module__)
+_SECTIONS = {kind.__module__ for kind in (CompilationConfig, LoadConfig, ModelConfig)}
 _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "model_config.tokenizer": ("model", "tokenizer"),
     "model_config.hf_config": ("model", "hf_config"),
@@ -158,6 +159,8 @@ def _leaves(tree: VllmConfig) -> Iterator[tuple[str, Any]]:
 
 def _plain(value: Any, path: str, owner: str) -> Any:
     """The value as data that crosses processes; an importable class becomes its path."""
+    if isinstance(value, enum.Enum):
+        return value.name
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

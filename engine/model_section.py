@@ -71,6 +71,22 @@ class ModelConfig:
     quantization: str | None = None
     logits_processors: list[str] = field(default_factory=list)
     runner_type: str = "generate"
+    convert_type: str = "none"
+    revision: str | None = None
+    """``None``: ``path`` is what was found for it."""
+    code_revision: str | None = None
+    tokenizer_revision: str | None = None
+    tokenizer_mode: str = "auto"
+    trust_remote_code: bool = False
+    """A checkpoint's code is never run."""
+    skip_tokenizer_init: bool = False
+    disable_sliding_window: bool = False
+    enable_prompt_embeds: bool = False
+    logprobs_mode: str = "raw_logprobs"
+    model_impl: str = "vllm"
+    config_format: str = "auto"
+    pooler_config: Any = None
+    multimodal_config: Any = None
     _dtype: Any = field(default=None, repr=False)
     _made_from: config.ModelConfig | None = field(default=None, repr=False)
 
@@ -125,6 +141,65 @@ class ModelConfig:
         self._dtype = value
         self.dtype_name = str(value).removeprefix("torch.")
 
+    @property
+    def architecture(self) -> str:
+        """The first one."""
+        return self.architectures[0]
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.quantization is not None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return bool(getattr(self.hf_config, "is_encoder_decoder", False))
+
+    @property
+    def is_multimodal_model(self) -> bool:
+        """Never: only text is served."""
+        return self.multimodal_config is not None
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers keep a state in place of keys; no model here does."""
+        return False
+
+    @property
+    def is_attention_free(self) -> bool:
+        return False
+
+    @property
+    def has_inner_state(self) -> bool:
+        return False
+
+    @property
+    def is_deepseek_mla(self) -> bool:
+        """Whether keys are kept compressed, as the checkpoint says."""
+        return getattr(self.hf_text_config, "kv_lora_rank", None) is not None
+
+    @property
+    def use_mla(self) -> bool:
+        return self.is_deepseek_mla
+
+    @property
+    def is_moe(self) -> bool:
+        return self.get_num_experts() > 0
+
+    @property
+    def uses_mrope(self) -> bool:
+        rope = getattr(self.hf_text_config, "rope_scaling", None)
+        return isinstance(rope, Mapping) and "mrope_section" in rope
+
+    @property
+    def attn_type(self) -> str:
+        return "decoder"
+
+    def get_num_experts(self) -> int:
+        """0 where there are none."""
+        names = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+        found = (getattr(self.hf_text_config, name, None) for name in names)
+        return int(next((each for each in found if each), 0))
+
     def get_vocab_size(self) -> int:
         return self.vocab_size
 
@@ -149,3 +224,36 @@ class ModelConfig:
     def get_num_layers(self, parallel_config: ParallelConfig) -> int:
         del parallel_config
         return int(self.hf_text_config.num_hidden_layers)
+
+    def get_total_num_attention_heads(self) -> int:
+        """Of all ranks together."""
+        return int(getattr(self.hf_text_config, "num_attention_heads", 0))
+
+    def get_total_num_hidden_layers(self) -> int:
+        return int(self.hf_text_config.num_hidden_layers)
+
+    def get_layers_start_end_indices(self, parallel_config: ParallelConfig) -> tuple[int, int]:
+        """Every rank has all layers."""
+        return 0, self.get_num_layers(parallel_config)
+
+    def get_inputs_embeds_size(self) -> int:
+        return self.get_hidden_size()
+
+    def get_sliding_window(self) -> int | None:
+        """Tokens that a layer sees, where the checkpoint says so for the model."""
+        return getattr(self.hf_text_config, "sliding_window", None)
+
+    def try_get_generation_config(self) -> dict[str, Any]:
+        """The checkpoint's ``generation_config.json``, with the operator's changes."""
+        return dict(self.struct.generation_config) if self.has_struct else {}
+
+    def get_diff_sampling_param(self) -> dict[str, Any]:
+        """What of it applies to requests that say nothing themselves."""
+        names = (
+            "repetition_penalty", "temperature", "top_k", "top_p", "min_p", "max_new_tokens"
+        )  # fmt: skip
+        given = self.try_get_generation_config()
+        found = {name: given[name] for name in names if given.get(name) is not None}
+        if "max_new_tokens" in found:
+            found["max_tokens"] = found.pop("max_new_tokens")
+        return found

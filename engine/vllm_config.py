@@ -10,22 +10,34 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import dataclasses
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from .compilation_section import CompilationConfig, CompilationMode, CUDAGraphMode
 from .config import EngineConfig
+from .config_sections import (
+    AttentionConfig,
+    CacheConfig,
+    DeviceConfig,
+    LoadConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    StructuredOutputsConfig,
+)
 from .model_section import HfConfig, ModelConfig
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "AttentionConfig",
+    "CUDAGraphMode",
     "CacheConfig",
     "CompilationConfig",
+    "CompilationMode",
     "DeviceConfig",
     "HfConfig",
     "LoadConfig",
@@ -35,117 +47,27 @@ __all__ = [
     "SchedulerConfig",
     "StructuredOutputsConfig",
     "VllmConfig",
+    "get_cached_compilation_config",
     "get_current_vllm_config",
+    "get_current_vllm_config_or_none",
+    "get_layers_from_vllm_config",
     "set_current_vllm_config",
 ]
 
 
 @dataclass
-class CacheConfig:
-    block_size: int
-    kv_cache_memory_bytes: int | None
-    num_gpu_blocks_override: int | None
-    enable_prefix_caching: bool
-    num_gpu_blocks: int | None = None
-    """Filled by the engine once the cache is sized."""
-    cache_dtype: str = "auto"
-    sliding_window: int | None = None
-
-
-@dataclass
-class SchedulerConfig:
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    policy: str
-    scheduler_cls: str
-    """Name or class path."""
-    enable_chunked_prefill: bool = True
-    async_scheduling: bool = False
-
-
-@dataclass
-class ParallelConfig:
-    tensor_parallel_size: int
-    distributed_executor_backend: str
-    worker_cls: str
-    worker_extension_cls: str
-    """Names or class paths, with commas between them; empty: those of plugins alone."""
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    rank: int = 0
-
-    @property
-    def world_size(self) -> int:
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-
-@dataclass
-class LoadConfig:
-    load_format: str
-    download_dir: str | None = None
-    ignore_patterns: list[str] = field(default_factory=list)
-    model_loader_extra_config: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class DeviceConfig:
-    device_type: str
-
-    @property
-    def device(self) -> torch.device:
-        import torch
-
-        return torch.device(self.device_type)
-
-
-@dataclass
-class AttentionConfig:
-    backend: str | None = None
-    """Name or class path; ``None``: the platform's."""
-    backend_classes: Sequence[Any] = ()
-    """Filled by the worker before its model is built: each layer takes the first that can do what
-    it asks."""
-
-
-@dataclass
-class CompilationConfig:
-    mode: int = 0
-    custom_ops: list[str] = field(default_factory=list)
-    ir_op_priority: dict[str, list[str]] = field(default_factory=dict)
-    """Registered name of an op to the names of providers, the first that works is taken."""
-    ops: Any = None
-    """What is built for each op; filled by the worker before its model is built."""
-    static_forward_context: dict[str, Any] = field(default_factory=dict)
-    """Every attention layer of the model by its prefix; layers register themselves."""
-    kernels: Any = None
-    """Compiled kernels that the worker chose; ``None``: torch's own functions."""
-
-
-@dataclass
-class StructuredOutputsConfig:
-    backend: str = "auto"
-    """Name or class path."""
-    disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-
-
-@dataclass
-class ObservabilityConfig:
-    log_stats: bool = True
-
-
-@dataclass
 class VllmConfig:
-    model_config: ModelConfig
-    cache_config: CacheConfig
-    scheduler_config: SchedulerConfig
-    parallel_config: ParallelConfig
-    load_config: LoadConfig
-    device_config: DeviceConfig
-    compilation_config: CompilationConfig
-    observability_config: ObservabilityConfig
-    additional_config: dict[str, Any]
+    """Made by hand it has every section's defaults, and no model."""
+
+    model_config: ModelConfig = field(default=None)  # type: ignore[assignment]
+    cache_config: CacheConfig = field(default_factory=CacheConfig)
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
+    load_config: LoadConfig = field(default_factory=LoadConfig)
+    device_config: DeviceConfig = field(default_factory=DeviceConfig)
+    compilation_config: CompilationConfig = field(default_factory=CompilationConfig)
+    observability_config: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    additional_config: dict[str, Any] = field(default_factory=dict)
     attention_config: AttentionConfig = field(default_factory=AttentionConfig)
     structured_outputs_config: StructuredOutputsConfig = field(
         default_factory=StructuredOutputsConfig
@@ -155,52 +77,52 @@ class VllmConfig:
     lora_config: Any = None
     speculative_config: Any = None
     kv_transfer_config: Any = None
+    kv_events_config: Any = None
+    ec_transfer_config: Any = None
     engine_config: EngineConfig | None = field(default=None, repr=False)
     """What this was made from: the form that crosses to another process."""
 
     @classmethod
     def from_engine_config(cls, config: EngineConfig) -> VllmConfig:
         """Build the tree; lists and dicts are copies, so that changing it changes nothing else."""
-        model = config.model
         tree = cls(
-            model_config=ModelConfig.from_struct(model, enforce_eager=config.enforce_eager),
-            cache_config=CacheConfig(
-                block_size=config.cache.block_size,
-                kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
-                num_gpu_blocks_override=config.cache.num_gpu_blocks_override,
-                enable_prefix_caching=config.cache.enable_prefix_caching,
-            ),
-            scheduler_config=SchedulerConfig(
-                max_num_seqs=config.scheduler.max_num_seqs,
-                max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-                max_model_len=model.max_model_len,
-                policy=config.scheduler.policy,
-                scheduler_cls=config.scheduler.scheduler_cls,
-            ),
-            parallel_config=ParallelConfig(
-                tensor_parallel_size=config.parallel.tensor_parallel_size,
-                distributed_executor_backend=config.parallel.distributed_executor_backend,
-                worker_cls=config.parallel.worker_cls,
-                worker_extension_cls=config.parallel.worker_extension_cls,
-            ),
-            load_config=LoadConfig(load_format=config.load.load_format),
-            device_config=DeviceConfig(device_type=config.device.device_type),
-            compilation_config=CompilationConfig(
-                custom_ops=list(config.custom_ops),
-                ir_op_priority={op: list(names) for op, names in config.ir_op_priority.items()},
-            ),
-            observability_config=ObservabilityConfig(log_stats=config.log_stats),
+            model_config=ModelConfig.from_struct(config.model, enforce_eager=config.enforce_eager),
+            cache_config=CacheConfig.from_engine_config(config),
+            scheduler_config=SchedulerConfig.from_engine_config(config),
+            parallel_config=ParallelConfig.from_engine_config(config),
+            load_config=LoadConfig.from_engine_config(config),
+            device_config=DeviceConfig.from_engine_config(config),
+            compilation_config=CompilationConfig.from_engine_config(config),
+            observability_config=ObservabilityConfig.from_engine_config(config),
             additional_config=dict(config.additional_config),
-            attention_config=AttentionConfig(config.attention_backend),
-            structured_outputs_config=StructuredOutputsConfig(
-                **msgspec.structs.asdict(config.structured_outputs)
-            ),
+            attention_config=AttentionConfig.from_engine_config(config),
+            structured_outputs_config=StructuredOutputsConfig.from_engine_config(config),
             engine_config=config,
         )
         for path, value in config.tree_changes.items():
             section, _, name = path.rpartition(".")
             setattr(getattr(tree, section) if section else tree, name, copy.deepcopy(value))
         return tree
+
+    def compute_hash(self) -> str:
+        """Ten hexadecimal digits that are the same for the same configuration, in every process."""
+        if self.engine_config is None:
+            given = repr(dataclasses.replace(self, quant_config=None)).encode()
+        else:
+            given = msgspec.json.encode(self.engine_config, order="deterministic")
+        return hashlib.sha256(given).hexdigest()[:10]
+
+    def with_hf_config(
+        self, hf_config: Any, architectures: Sequence[str] | None = None
+    ) -> VllmConfig:
+        """This configuration for a part of the model that has one of its own; everything else is
+        shared with this."""
+        model = copy.copy(self.model_config)
+        model.hf_config = hf_config
+        named = architectures or getattr(hf_config, "architectures", None)
+        if named:
+            model.architectures = list(named)
+        return dataclasses.replace(self, model_config=model)
 
 
 _current: contextvars.ContextVar[VllmConfig | None] = contextvars.ContextVar(
@@ -230,3 +152,32 @@ def get_current_vllm_config() -> VllmConfig:
             "no VllmConfig is current; build layers inside set_current_vllm_config(config)"
         )
     return config
+
+
+def get_current_vllm_config_or_none() -> VllmConfig | None:
+    """As ``get_current_vllm_config``; ``None`` where no model is being built."""
+    return _current.get()
+
+
+def get_cached_compilation_config() -> CompilationConfig:
+    """Of the model that is being built. Raises as ``get_current_vllm_config``."""
+    return get_current_vllm_config().compilation_config
+
+
+L = TypeVar("L")
+
+
+def get_layers_from_vllm_config(
+    vllm_config: VllmConfig, layer_type: type[L], layer_names: Sequence[str] | None = None
+) -> dict[str, L]:
+    """The attention layers of one class, by prefix.
+
+    Args:
+        layer_names: of these alone.
+
+    Raises:
+        KeyError: a name that no layer has.
+    """
+    layers = vllm_config.compilation_config.static_forward_context
+    names = list(layers) if layer_names is None else layer_names
+    return {name: layers[name] for name in names if isinstance(layers[name], layer_type)}
