@@ -260,7 +260,8 @@ class EngineCore:
         """
         if method.startswith("_"):
             raise AttributeError(f"{method} is not a public method of the workers")
-        return self.executor.collective_rpc(method, timeout, tuple(args), kwargs)
+        answers: list[Any] = self.executor.collective_rpc(method, timeout, tuple(args), kwargs)
+        return answers
 
     # -- steps ----------------------------------------------------------------------------------
 

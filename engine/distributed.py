@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hookserve.ops.context import TensorParallelGroup
+from hookserve.ops.device_communicator import DeviceCommunicatorBase
 
 from .errors import ConfigError, WorkerError
 
@@ -56,7 +57,27 @@ def join_ranks(
     return TensorParallelGroup(rank, world_size, dist.group.WORLD)
 
 
-def leave_ranks() -> None:
+def add_communicator(
+    group: TensorParallelGroup,
+    cls: type[DeviceCommunicatorBase],
+    backend: str,
+    device: torch.device,
+) -> None:
+    """Have the ranks exchange tensors by an object of the class; by the base itself they do as
+    they are."""
+    if cls is DeviceCommunicatorBase:
+        return
+    whole = dist.group.WORLD
+    assert whole is not None, "the ranks have met"
+    cpu_group = whole
+    if backend != "gloo":
+        cpu_group = dist.new_group(list(range(group.world_size)), backend="gloo")
+    group.communicator = cls(cpu_group, device, whole, "tp:0")
+
+
+def leave_ranks(group: TensorParallelGroup) -> None:
     """Part from the other ranks, in no order."""
+    if group.communicator is not None:
+        group.communicator.destroy()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -7,9 +7,12 @@ worker's business.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
+from hookserve.hookspecs import current
+from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.report import ProcessReport
 
 from .errors import ConfigError
@@ -20,13 +23,32 @@ from .worker_extensions import call_worker
 
 
 class Executor:
-    """Base: every call goes through ``collective_rpc``, which a subclass implements."""
+    """Base: every call goes through ``collective_rpc``, which a subclass implements; sections of
+    the configuration are attributes."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         self.vllm_config = vllm_config
+        self.model_config = vllm_config.model_config
+        self.cache_config = vllm_config.cache_config
+        self.load_config = vllm_config.load_config
+        self.parallel_config = vllm_config.parallel_config
+        self.scheduler_config = vllm_config.scheduler_config
+        self.device_config = vllm_config.device_config
+        self.observability_config = vllm_config.observability_config
         self.worker_manifests: list[dict[str, Any]] = []
         """What became of the plugins in each process that was started, as plain data."""
         self._init_executor()
+
+    @staticmethod
+    def get_class(vllm_config: VllmConfig) -> type[Executor]:
+        """The class that the configuration names.
+
+        Raises:
+            hookserve.hookspecs.HostError: there is none of that name, or it cannot be imported.
+        """
+        name = vllm_config.parallel_config.distributed_executor_backend
+        found: type[Executor] = current().registry("executor").resolve(name)
+        return found
 
     def _init_executor(self) -> None:
         """Start the workers; each has its device and its model afterwards."""
@@ -34,12 +56,18 @@ class Executor:
 
     def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+        non_block: bool = False,
+    ) -> Any:
         """Call a method of every worker; the answers in the order of the ranks.
+
+        Args:
+            method: its name; where the workers are in this process also a function, which is given
+                the worker first.
+            non_block: the answer is a future, done by the time that it is returned.
 
         Raises:
             TimeoutError: an answer took longer than ``timeout`` seconds.
@@ -48,7 +76,8 @@ class Executor:
 
     def get_kv_cache_block_bytes(self) -> list[int]:
         """Bytes of one block over all layers, on each worker."""
-        return self.collective_rpc("get_kv_cache_block_bytes")
+        answers: list[int] = self.collective_rpc("get_kv_cache_block_bytes")
+        return answers
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV cache on the worker that has least."""
@@ -99,14 +128,39 @@ class UniProcExecutor(Executor):
 
     def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+        non_block: bool = False,
+    ) -> Any:
         """As the base says; a call in this process runs to its end also when that is too late."""
+        if non_block:
+            return done(lambda: self._call(method, timeout, args, kwargs or {}))
+        return self._call(method, timeout, args, kwargs or {})
+
+    def _call(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> list[Any]:
         started = time.monotonic()
-        result = call_worker(self.worker, method, args, kwargs or {})
+        if isinstance(method, str):
+            result = call_worker(self.worker, method, args, kwargs)
+        else:
+            result = method(self.worker, *args, **kwargs)
         if timeout is not None and time.monotonic() - started > timeout:
             raise TimeoutError(f"worker 0 has not answered within {timeout:g} s")
         return [result]
+
+
+def done(call: Callable[[], Any]) -> Future[Any]:
+    """The future of a call that is made here and now."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except caught() as error:
+        future.set_exception(error)
+    return future

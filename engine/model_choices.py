@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .environment import default_cache_dir
 from .errors import ConfigError, ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
-from .plugin_code import as_plugin, import_platform
+from .platform_calls import import_platform
+from .plugin_code import as_plugin
 from .refusal import refuse
 from .regular_file import read_json_object, read_text
 from .sampling_rules import RULE_OF
@@ -119,7 +120,8 @@ def choose_dtype(
     claim = host.platform()
     platform = import_platform(claim, host)
     if args.dtype != "auto":
-        known = tuple(getattr(platform, "supported_dtype_names", DTYPES))
+        with as_plugin(host, claim.plugin):
+            known = tuple(platform.dtype_names())
         if args.dtype not in known:
             raise refuse(
                 args, "dtype", args.dtype, f"on platform {claim.name}: auto or one of", known

@@ -13,7 +13,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from .channel import ChannelClosed, wait_readable
 from .child_process import whose_code_runs
 from .codec import Message
 from .errors import EX_SOFTWARE, WorkerError, WorkerPluginsError
-from .executor import Executor
+from .executor import Executor, done
 from .messages import (
     CollectiveRpc,
     Describe,
@@ -97,13 +98,18 @@ class MultiprocExecutor(Executor):
 
     def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+        non_block: bool = False,
+        unique_reply_rank: int | None = None,
+    ) -> Any:
         """Call a method of every worker at once; the answers in the order of the ranks, of a step
         the first rank's alone.
+
+        Args:
+            unique_reply_rank: the one rank whose answer is wanted, in place of the list.
 
         Raises:
             TypeError: an argument or an answer that cannot cross processes, by its type.
@@ -111,14 +117,32 @@ class MultiprocExecutor(Executor):
             TimeoutError: a rank did not answer within ``timeout`` seconds; what it answers later
                 is dropped.
         """
+        if not isinstance(method, str):
+            raise TypeError(
+                f"collective_rpc: {method!r:.120} is a function, and the workers are other "
+                "processes; name a method of the worker, or use the executor uni"
+            )
+        call = partial(self._call, method, timeout, args, kwargs or {}, unique_reply_rank)
+        return done(call) if non_block else call()
+
+    def _call(
+        self,
+        method: str,
+        timeout: float | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        only: int | None,
+    ) -> Any:
         call_id = next(self._call_ids)
         if method == "execute_model" and isinstance(args[0], SchedulerOutput):
             self._tell_all(ExecuteModel(call_id, args[0]))  # all ranks sample the same tokens
-            return [self._gather(_answers(call_id), {0}, timeout)[0].output]
-        self._tell_all(CollectiveRpc(call_id, method, list(args), dict(kwargs or {})))
+            output = self._gather(_answers(call_id), {0}, timeout)[0].output
+            return [output] if only is None else output
+        self._tell_all(CollectiveRpc(call_id, method, list(args), dict(kwargs)))
         ranks = range(len(self.workers))
         answers = self._gather(_answers(call_id), set(ranks), timeout)
-        return [answers[rank].result for rank in ranks]
+        results = [answers[rank].result for rank in ranks]
+        return results if only is None else results[only]
 
     def describe_plugins(self) -> list[ProcessReport]:
         """Of each worker; one that does not answer in time is named, and not waited for."""

@@ -17,7 +17,8 @@ from hookserve.ops.dispatch import OpSet
 from hookserve.ops.op_rule import CALLED, check_list
 
 from .errors import ConfigError
-from .platform import Platform, PlatformEnum
+from .platform import Platform
+from .platform_calls import import_platform
 from .vllm_config import VllmConfig
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def choose_ops(vllm_config: VllmConfig, host: Host) -> OpSet:
     for op in preferred:
         if find_op(op) is None and op not in FUNCTION_OPS:
             logger.warning("--ir-op-priority names '%s', which is no op of the server's", op)
-    platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
+    platform = import_platform(host.platform(), host)
     return OpSet(
         host.registry("oot_op"),
         host.registry("op_provider"),
@@ -57,10 +58,16 @@ def choose_ops(vllm_config: VllmConfig, host: Host) -> OpSet:
     )
 
 
-def platform_key(platform: type[Platform]) -> str:
-    """Which methods of ops the platform calls."""
-    if platform._enum is not PlatformEnum.UNSPECIFIED:
-        return platform._enum.name.lower()
+def platform_key(platform: Platform) -> str:
+    """Which methods of ops the platform calls: several of its predicates may hold at once, and the
+    order of the questions is the ecosystem's."""
+    for key in ("rocm", "cpu", "tpu", "xpu"):
+        if getattr(platform, f"is_{key}")():
+            return key
+    if platform.is_out_of_tree():
+        return "oot"
+    if platform.is_cuda():
+        return "cuda"
     return platform.device_type if platform.device_type in CALLED else "oot"
 
 

@@ -7,20 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import HookserveError
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Claim, Host, Plugin
+    from hookserve.hookspecs import Host, Plugin
 
 logger = logging.getLogger(__name__)
-
-
-def import_platform(claim: Claim, host: Host) -> Any:
-    """The platform's class."""
-    with telling_of_torch(f"platform {claim.name!r}", claim.owner):
-        return host.registry("platform").resolve(claim.name)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from hookserve.hookspecs.notify_loop import caught
 from .config import EngineConfig
 from .errors import InvalidRequestError, cut
 from .platform import Platform
+from .platform_calls import import_platform
 from .plugin_class import PluginClass
-from .plugin_code import import_platform
 from .processor_classes import SHAPES, ProcessorClass, find_processors
 from .sampling_params import SamplingParams
 
@@ -83,9 +83,7 @@ class ProcessorChecks:
 
 def _find_platform(host: Host) -> PlatformClass | None:
     claim = host.platform()
-    cls = import_platform(claim, host)
-    if not isinstance(cls, type) or not issubclass(cls, Platform):
-        return None
+    cls = type(import_platform(claim, host))
     _check_list(claim.plugin.identity, cls)
     is_silent = not cls.unsupported_params and _holder(cls) is Platform
     return None if is_silent else PlatformClass(claim.name, claim.plugin, cls)

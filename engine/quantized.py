@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookserve.hookspecs import targets
 
-from .errors import ConfigError, ModelFileError
+from .errors import ModelFileError
 from .refusal import refuse
 
 if TYPE_CHECKING:
@@ -105,15 +105,3 @@ def choose_quantization(
             raise refuse(args, "quantization", asked, f"{found.method!r}, as {where} says")
     check_quantized(where, found, accepted(args, host))
     return asked if asked is not None or found is None else found.method
-
-
-def check_platform_takes(quantization: str | None, platform: Any, owner: str) -> None:
-    """
-    Raises:
-        ConfigError: the platform says which quantizations it takes, and this is none of them.
-    """
-    taken = list(getattr(platform, "supported_quantization", ()))
-    if quantization is not None and taken and quantization not in taken:
-        raise ConfigError(
-            f"quantization {quantization!r}: the platform of {owner} takes {', '.join(taken)} alone"
-        )

@@ -11,22 +11,29 @@ from typing import Any
 import torch
 
 from hookserve.hookspecs import current
+from hookserve.hookspecs.targets import import_target
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
+from .errors import ConfigError
 from .late_refusals import late_refusals
 from .model_runner import ModelRunner
 from .op_choices import op_reports, warn_of_loose_ends
-from .platform import Platform
+from .platform_calls import choose_attention, import_platform
+from .plugin_code import as_plugin
 from .step import ModelRunnerOutput, SchedulerOutput
 from .vllm_config import VllmConfig
+from .worker_base import WorkerBase
 from .worker_hooks import WorkerHooks
 
 logger = logging.getLogger(__name__)
 
 
-class Worker:
+class Worker(WorkerBase):
     """One rank. Every rank is called with the same, in the same order."""
+
+    device: torch.device
+    model_runner: ModelRunner | None
 
     def __init__(
         self,
@@ -36,14 +43,10 @@ class Worker:
         distributed_init_method: str | None = None,
         is_driver_worker: bool = True,
     ) -> None:
-        self.vllm_config = vllm_config
-        self.local_rank = local_rank
-        self.rank = rank
-        self.distributed_init_method = distributed_init_method
-        self.is_driver_worker = is_driver_worker
+        super().__init__(vllm_config, local_rank, rank, distributed_init_method, is_driver_worker)
         host = current()
         self.platform_owner = host.platform().plugin
-        self.platform: type[Platform] = host.registry("platform").resolve(host.platform().name)
+        self.platform = import_platform(host.platform(), host)
         self.world_size = vllm_config.parallel_config.tensor_parallel_size
         self.tp_group = TensorParallelGroup(rank=0, world_size=1)
         """The ranks that have met; this one alone until ``init_device``."""
@@ -55,7 +58,7 @@ class Worker:
         )
         self.memory_reason = ""
         self.hooks = WorkerHooks(host)
-        self.model_runner: ModelRunner | None = None
+        self.model_runner = None
 
     @property
     def _shares_the_machine(self) -> bool:
@@ -67,31 +70,37 @@ class Worker:
         before anything is read.
 
         Raises:
-            ConfigError: the platform cannot compute in the model's type.
+            ConfigError: the platform cannot compute in the model's type, or torch knows no such
+                device.
             WorkerError: the ranks did not find each other.
             WorkerPluginsError: a plugin's logits processor cannot be built; everything is to start
                 again without it.
         """
         torch.set_num_threads(self.num_threads)
-        with current().enter(self.platform_owner):
+        check_device(self.device, self.platform_owner.identity)
+        with as_plugin(current(), self.platform_owner, "the start of the device"):
+            self.platform.import_kernels()
             self.platform.check_if_supports_dtype(self.vllm_config.model_config.dtype)
             attention = self.vllm_config.attention_config
             if attention.backend is None:
-                attention.backend = self.platform.get_attn_backend_cls(None, None) or None
+                attention.backend = choose_attention(self.platform, self.vllm_config)
             self.platform.set_device(self.device)
             self.platform.manual_seed_all(self.vllm_config.model_config.seed)
         if self.world_size > 1:
-            from .distributed import join_ranks
-
-            self.tp_group = join_ranks(
-                self.platform.dist_backend,
-                self.distributed_init_method,
-                self.rank,
-                self.world_size,
-                self.device,
-            )
+            self._meet_ranks()
         with late_refusals(current()):
             self.model_runner = ModelRunner(self.vllm_config, self.device)
+
+    def _meet_ranks(self) -> None:
+        from .distributed import add_communicator, join_ranks
+
+        backend = self.platform.dist_backend
+        self.tp_group = join_ranks(
+            backend, self.distributed_init_method, self.rank, self.world_size, self.device
+        )
+        with as_plugin(current(), self.platform_owner, "the device communicator"):
+            cls = import_target(self.platform.get_device_communicator_cls())
+            add_communicator(self.tp_group, cls, backend, self.device)
 
     @property
     def runner(self) -> ModelRunner:
@@ -112,6 +121,8 @@ class Worker:
                 warn_of_loose_ends(ops)
                 current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
+            if self.tp_group.communicator is not None:
+                self.tp_group.communicator.prepare_communication_buffer_for_model(self.runner.model)
             if ops is not None:
                 from .model_parts import heed_patched_attention
 
@@ -123,10 +134,6 @@ class Worker:
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
         return self.runner.get_kv_cache_spec()
-
-    def get_kv_cache_block_bytes(self) -> int:
-        """Bytes of one block over all layers of this rank."""
-        return sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
 
     def determine_available_memory(self) -> int:
         """Bytes that are free for this rank's KV cache now, with all ranks' weights loaded."""
@@ -140,6 +147,7 @@ class Worker:
     def initialize_cache(self, num_blocks: int) -> None:
         self.vllm_config.cache_config.num_gpu_blocks = num_blocks
         self.runner.initialize_kv_cache(num_blocks)
+        self.compile_or_warm_up_model()
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         with set_tp_group(self.tp_group):
@@ -172,10 +180,6 @@ class Worker:
             "memory_reason": self.memory_reason,
         }
 
-    def check_health(self) -> bool:
-        """True: the call itself is the answer."""
-        return True
-
     def shutdown(self) -> None:
         """Let go of the model and its cache, which the configuration knows by its layers too."""
         self.model_runner = None
@@ -184,7 +188,22 @@ class Worker:
         if self.tp_group.world_size > 1:
             from .distributed import leave_ranks
 
-            leave_ranks()
+            leave_ranks(self.tp_group)
+
+
+def check_device(device: torch.device, owner: str) -> None:
+    """
+    Raises:
+        ConfigError: torch has no such device here.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, NotImplementedError, AssertionError, AttributeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(
+            f"platform {owner} computes on {str(device)!r}, which torch does not have here: "
+            f"{first:.200}"
+        ) from error
 
 
 def weight_bytes(model: torch.nn.Module) -> int:

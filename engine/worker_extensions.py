@@ -51,8 +51,20 @@ class Extension:
         """What it adds: also names with one underscore, which it has for itself."""
         return [each for each in dir(self.cls) if not each.startswith("__") and each != "_abc_impl"]
 
+    def exports(self, name: str) -> bool:
+        """By its mark. A class that was written for another host and that the operator named has no
+        marks: there every public method is meant."""
+        method = getattr(self.cls, name)
+        if self.owner is not None or self._has_marks:
+            return is_worker_method(method)
+        return not name.startswith("_") and inspect.isfunction(method)
+
+    @property
+    def _has_marks(self) -> bool:
+        return any(is_worker_method(getattr(self.cls, each)) for each in self.names())
+
     def exported(self) -> list[str]:
-        return [each for each in self.names() if is_worker_method(getattr(self.cls, each))]
+        return [each for each in self.names() if self.exports(each)]
 
     def fault(self, text: str) -> Exception:
         if self.owner is None:
@@ -197,7 +209,7 @@ def call_worker(worker: Any, method: str, args: Sequence[Any], kwargs: Mapping[s
     extension: Extension | None = getattr(worker, _BY_NAME, {}).get(method)
     if extension is None:
         return getattr(worker, method)(*args, **kwargs)
-    if not is_worker_method(getattr(extension.cls, method)):
+    if not extension.exports(method):
         raise AttributeError(
             f"{extension.who} does not export {method!r}; mark it with @worker_method"
         )

@@ -105,6 +105,20 @@ def known_claims(kind: str) -> list[Claim]:
     return current().known(kind)
 
 
+def known_platform() -> Claim:
+    """The platform of this process, or the one that it would be by what is claimed so far: for a
+    plugin's code while it runs at start-up, and for whoever asks later.
+
+    Raises:
+        HostError: before ``bootstrap`` and after ``close``, outside any plugin's code; or none, or
+            several, can be it.
+    """
+    plugin = running()
+    if plugin is not None and plugin.registrar is not None:
+        return plugin.registrar.platform()
+    return current().platform()
+
+
 def is_claimed(kind: str, name: str) -> bool:
     """Whether anyone has claimed a name of a kind so far. A plugin whose code asks, finds another
     third party's and does not register its own is reported as yielding to that.

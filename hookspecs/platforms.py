@@ -14,6 +14,15 @@ from .selection import matches
 def choose_platform(
     claims: Sequence[Claim], wanted: str | None, say: Callable[[str], None]
 ) -> Claim:
+    """What ``pick_platform`` picks, for good: what becomes of the others is noted and told.
+
+    Raises:
+        UnknownNameError, PluginConflictError: as it does.
+    """
+    return _settle(pick_platform(claims, wanted), claims, say)
+
+
+def pick_platform(claims: Sequence[Claim], wanted: str | None) -> Claim:
     """The named platform, or the class that is named by its path, else the one third party's, else
     the first built-in one.
 
@@ -41,7 +50,7 @@ def choose_platform(
             f"the platforms {both} both answered on this machine; choose one with --platform "
             f"{fitting[0].owner}, or leave one out with --disable-plugins"
         )
-    return _settle(fitting[0], claims, say)
+    return fitting[0]
 
 
 def _by_path(path: str) -> Claim:

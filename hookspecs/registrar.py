@@ -25,13 +25,14 @@ class Registrar:
         claims: what has been claimed of a kind so far, by anyone, in call order; before bootstrap
             ends, nothing is decided, and several may claim one name.
         tell: told the plugin and a line about it that an operator should know.
+        platform: the platform of the process; before bootstrap ends, the one that it would be.
 
     Attributes:
         yielded: the owner of each kind and name that the plugin asked for, found taken by another
             third party, and did not register.
     """
 
-    __slots__ = ("_plugin", "_take", "_tell", "claims", "yielded")
+    __slots__ = ("_plugin", "_take", "_tell", "claims", "platform", "yielded")
 
     def __init__(
         self,
@@ -39,11 +40,13 @@ class Registrar:
         take: Callable[[Plugin, str, str, Any], None],
         claims: Callable[[str], list[Claim]],
         tell: Callable[[Plugin, str], None],
+        platform: Callable[[], Claim],
     ) -> None:
         self._plugin = plugin
         self._take = take
         self._tell = tell
         self.claims = claims
+        self.platform = platform
         self.yielded: dict[tuple[str, str], str] = {}
 
     def declare(self, kind: str, name: str, target: Any) -> None:

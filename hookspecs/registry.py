@@ -55,6 +55,8 @@ class Claim:
     """Whether the host has imported the target, or chosen this claim, in this process."""
     late: bool = False
     """Whether it was made by code that ran after bootstrap, perhaps in this process alone."""
+    made: Any = None
+    """The object that its user has made of the target and keeps; of a platform, which is one."""
 
     @property
     def owner(self) -> str:

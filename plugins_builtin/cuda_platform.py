@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from hookserve.engine.errors import ConfigError
-from hookserve.engine.platform import Platform, PlatformEnum
+from hookserve.engine.platform import DeviceCapability, Platform, PlatformEnum
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,12 @@ class CudaPlatform(Platform):
 
         if device.index is not None:  # else the first one, which is current already
             torch.cuda.set_device(device)
+
+    @classmethod
+    def get_device_capability(cls, device_id: int = 0) -> DeviceCapability | None:
+        import torch
+
+        return DeviceCapability(*torch.cuda.get_device_capability(device_id))
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:

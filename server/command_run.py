@@ -126,10 +126,12 @@ def serve_model(settings: Settings) -> int:
     """
     from .event_loop import leave_if_stuck
     from .front_config import configure
+    from .platform_options import show_options
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
+        show_options(host)
         config = configure(settings, host)
         for line in banner(config.settings, config.engine, host):
             logger.info("%s", line)
@@ -164,11 +166,13 @@ def _serve(config: FrontConfig, host: Host) -> int:
 
 def banner(settings: Settings, config: EngineConfig, host: Host) -> list[str]:
     """A few lines on what is about to run."""
+    from hookserve.engine.platform_calls import import_platform
+
     from .memory_plan import plan_memory
     from .plugin_table import summarize
 
     model, parallel = config.model, config.parallel
-    plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
+    plan = plan_memory(config, import_platform(host.platform(), host))
     return [
         f"model     {', '.join(model.served_model_names)} ({model.model}; "
         f"{', '.join(model.architectures)}, {model.format}, {model.max_model_len} tokens)",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookserve.engine.log import log_host
 from hookserve.engine.model_choices import GENERATION_KEYS
+from hookserve.engine.platform_calls import import_platform
 
 from .memory_plan import MemoryPlan, plan_memory
 from .plugin_table import format_table, rows_of
@@ -33,13 +34,15 @@ def dry_run(settings: Settings) -> int:
     from .command_run import bootstrap_front
     from .front_config import configure
     from .listen import check_address
+    from .platform_options import show_options
     from .runtime import ServerRuntime
 
     host = bootstrap_front(settings)
     try:
         log_host(host)
+        show_options(host)
         settings, config, tokenizer = configure(settings, host)
-        plan = plan_memory(config, host.registry("platform").resolve(host.platform().name))
+        plan = plan_memory(config, import_platform(host.platform(), host))
         check_address(settings.server.host, settings.server.uds)
         # Made as for a start: what loggers, routes and templates refuse, it refuses.
         runtime = ServerRuntime(settings.server, host, config, tokenizer)

@@ -17,6 +17,7 @@ from hookserve.engine.platform import Platform, PlatformEnum
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host, PluginSettings, bootstrap
 from hookserve.plugins_builtin.cpu_platform import CpuPlatform
+from hookserve.plugins_builtin.cuda_platform import CudaPlatform
 
 
 @pytest.fixture
@@ -91,5 +92,11 @@ def test_a_platform_is_known_by_its_kind_or_else_by_its_device() -> None:
     class Strange(Platform):
         device_type = "board"
 
-    kinds = (CpuPlatform, Outside, Silent, Strange)
-    assert [platform_key(kind) for kind in kinds] == ["cpu", "oot", "cuda", "oot"]
+    class Based(CudaPlatform):
+        def is_out_of_tree(self) -> bool:
+            return True
+
+    kinds = (CpuPlatform, Outside, Silent, Strange, CudaPlatform, Based)
+    expected = ["cpu", "oot", "cuda", "oot", "cuda", "oot"]
+    assert [platform_key(kind()) for kind in kinds] == expected
+    assert Based().is_cuda(), "both hold at once"

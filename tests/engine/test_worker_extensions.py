@@ -246,12 +246,27 @@ def test_a_class_path_is_an_extension_too(make: Make, tmp_path: Path) -> None:
     assert executor.collective_rpc("look", args=(3,)) == [[0, 3, "file:looking"]]
 
 
+def test_of_a_class_path_without_any_mark_every_public_method_is_meant(
+    make: Make, tmp_path: Path
+) -> None:
+    source = "class Own:\n    unit = 2\n    def mine(self, n): return self._times(n)\n"
+    source += "    def _times(self, n): return n * self.unit + self.rank\n"
+    (tmp_path / "unmarked.py").write_text(source)
+    executor = make(asked="unmarked.Own")
+    assert executor.collective_rpc("mine", args=(4,)) == [8]
+    for name in ("_times", "unit"):
+        with pytest.raises(AttributeError, match=f"does not export '{name}'"):
+            executor.collective_rpc(name)
+
+
 @pytest.mark.parametrize(
     ("asked", "kind", "said"),
     [
         ("lookin", UnknownNameError, "'lookin' is not registered; did you mean looking"),
         ("nowhere.Own", HostError, "No module named 'nowhere'"),
-        ("stub_worker:StubWorker", ConfigError, "StubWorker exports no method"),
+        ("stub_worker:StubWorker", ConfigError, "StubWorker is a StubWorker, as is worker"),
+        ("os:sep", ConfigError, "is not a class"),
+        ("types:SimpleNamespace", ConfigError, "SimpleNamespace exports no method"),
     ],
 )
 def test_one_that_is_asked_for_and_cannot_be_used_stops_the_start(
