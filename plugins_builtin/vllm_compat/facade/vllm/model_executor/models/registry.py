@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
-from hookserve.hookspecs import declare, known_claims
+from hookserve.engine.once_logger import init_logger
+from hookserve.hookspecs import declare, is_claimed, known_claims, running
+from hookserve.hookspecs.targets import same_target
 
 __all__ = ["ModelRegistry"]
 
@@ -12,17 +16,83 @@ __surface__ = {
     "ModelRegistry": "live: fills the registry of models",
 }
 
+logger = init_logger("vllm.model_executor.models.registry")
+
+
+class _Models(Mapping[str, Any]):
+    """Class or path of each architecture that anybody has registered so far, as it is now."""
+
+    def __getitem__(self, arch: str) -> Any:
+        for claim in known_claims("model"):
+            if claim.name == arch:
+                return claim.target
+        raise KeyError(arch)
+
+    def __contains__(self, arch: object) -> bool:
+        return isinstance(arch, str) and is_claimed("model", arch)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(claim.name for claim in known_claims("model")))
+
+    def __len__(self) -> int:
+        return len({claim.name for claim in known_claims("model")})
+
 
 class _ModelRegistry:
-    """What this process knows of architectures."""
+    """What this process knows of architectures.
 
-    def get_supported_archs(self) -> set[str]:
-        """The names that anybody has registered so far."""
-        return {claim.name for claim in known_claims("model")}
+    Attributes:
+        models: by architecture; read only.
+    """
+
+    def __init__(self) -> None:
+        self.models: Mapping[str, Any] = _Models()
+
+    def get_supported_archs(self) -> KeysView[str]:
+        """The architectures that anybody has registered so far, those of the host too; a view,
+        which shows later ones as well."""
+        return self.models.keys()
 
     def register_model(self, model_arch: str, model_cls: Any) -> None:
-        """Register a class, or its path ``"module:Class"``, for an architecture."""
+        """Register a class, or its path ``"module:Class"``, for an architecture.
+
+        Raises:
+            TypeError: the architecture is no text, or the class no ``torch.nn.Module``.
+            ValueError: the path has not exactly one colon.
+            hookserve.hookspecs.PluginError: the registry was already read, or no plugin's code is
+                running.
+        """
+        if not isinstance(model_arch, str):
+            raise TypeError(f"model_arch must be a text, not {type(model_arch).__name__}")
+        _check_model(model_arch, model_cls)
+        if _has_registered(model_arch, model_cls):
+            logger.info("skip %s: already registered", model_arch)
+            return
         declare("model", model_arch, model_cls)
+
+
+def _check_model(arch: str, given: Any) -> None:
+    if isinstance(given, str):
+        if given.count(":") != 1 or not all(given.split(":")):
+            raise ValueError(
+                f"{arch} is registered as {given!r}; expected '<module>:<class>', with one colon"
+            )
+        return
+    torch = sys.modules.get("torch")  # who has such a class has imported it
+    if torch is None or not isinstance(given, type) or not issubclass(given, torch.nn.Module):
+        shown = given.__qualname__ if isinstance(given, type) else repr(given)[:80]
+        raise TypeError(
+            f"{arch} is registered as {shown}; expected a subclass of torch.nn.Module, or the "
+            "text '<module>:<class>'"
+        )
+
+
+def _has_registered(arch: str, given: Any) -> bool:
+    """Whether the plugin whose code is running has done just that before."""
+    return any(
+        claim.name == arch and claim.plugin is running() and same_target(claim.target, given)
+        for claim in known_claims("model")
+    )
 
 
 ModelRegistry = _ModelRegistry()
