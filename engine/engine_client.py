@@ -252,11 +252,7 @@ class EngineClient:
             raise self.dead_error
         if not prompt_token_ids:
             raise InvalidRequestError("the prompt has no tokens", param="prompt")
-        if (
-            len(self._in_flight) >= MAX_UNFINISHED_REQUESTS
-            or len(self._unsent) >= MAX_UNSENT_MESSAGES
-        ):
-            raise QueueFullError(f"{len(self._in_flight)} requests are unfinished; come back later")
+        self.check_room()
         if not self._in_flight:
             self._progress_at = time.monotonic()
         engine_id = f"req-{next(self._ids)}"
@@ -273,6 +269,14 @@ class EngineClient:
             )
         )
         return engine_id
+
+    def check_room(self, count: int = 1) -> None:
+        """Raises ``QueueFullError`` where ``count`` more requests would be too many now."""
+        if (
+            len(self._in_flight) + count > MAX_UNFINISHED_REQUESTS
+            or len(self._unsent) + count > MAX_UNSENT_MESSAGES
+        ):
+            raise QueueFullError(f"{len(self._in_flight)} requests are unfinished; come back later")
 
     def abort_now(self, engine_ids: Iterable[str]) -> None:
         """Forget the requests and tell the engine to free them; finished ones are left out."""

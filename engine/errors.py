@@ -92,6 +92,13 @@ class InvalidRequestError(RequestError, ValueError):
     """The caller's fault: asked again, it fails again."""
 
 
+class NotServedError(RequestError, NotImplementedError):
+    """Something that the ecosystem's engines can do and this one cannot."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="not_served")
+
+
 class QueueFullError(RequestError):
     """Too many requests are unfinished; the same one may be taken later."""
 

@@ -16,7 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hookserve.engine.errors import MAX_VALUE_LEN, EngineDeadError, QueueFullError, RequestError
+from hookserve.engine.errors import (
+    MAX_VALUE_LEN,
+    EngineDeadError,
+    NotServedError,
+    QueueFullError,
+    RequestError,
+)
 from hookserve.engine.errors import cut as cut
 from hookserve.hookspecs import PluginError, Refusal
 
@@ -91,12 +97,14 @@ def unavailable(message: str, code: str, retry_after_s: int = 1) -> ApiError:
 
 
 def engine_failure(error: EngineDeadError | RequestError) -> ApiError:
-    """What the engine's side raised for a request: 503 where it is gone or has too much to do, 400
-    where the request is at fault."""
+    """What the engine's side raised for a request: 503 where it is gone or has too much to do, 501
+    where it cannot do such a thing, 400 where the request is at fault."""
     if isinstance(error, EngineDeadError):
         return ApiError(503, cut(str(error)), code="engine_dead")
     if isinstance(error, QueueFullError):
         return unavailable(error.message, error.code or "queue_full")
+    if isinstance(error, NotServedError):
+        return ApiError(501, cut(error.message), param=error.param, code=error.code)
     return bad_request(cut(error.message), error.param, error.code or "invalid_value")
 
 

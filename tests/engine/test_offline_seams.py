@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Counter[str]]:
 
     def patch(cls: type, *names: str, **given: Any) -> Counter[str]:
         for name in names:
-            counted = counting(vars(cls)[name], f"{cls.__name__}.{name}", given)
+            counted = counting(inspect.getattr_static(cls, name), f"{cls.__name__}.{name}", given)
             monkeypatch.setattr(cls, name, counted)
         return calls
 
