@@ -43,18 +43,28 @@ def open_host(
     objects = [each for each in plugins if not isinstance(each, str | os.PathLike)]
     if objects_stay is not None:
         check_no_objects(objects, objects_stay)
+    host = bootstrap(roles, offline_settings(settings, names), objects=objects)
+    is_first = host.hold()
+    if is_first:
+        log_host(host)
+    return host, is_first
+
+
+def offline_settings(
+    settings: PluginSettings | None = None, names: Iterable[str] = ()
+) -> PluginSettings:
+    """What is wanted of plugins, completed by what a program leaves to the environment.
+
+    Args:
+        names: of modules, and paths of ``.py`` files, that are wanted too.
+    """
     wanted = settings or PluginSettings()
-    wanted = msgspec.structs.replace(
+    return msgspec.structs.replace(
         wanted,
         files=(*wanted.files, *map(str, names)),
         cache_dir=wanted.cache_dir or default_cache_dir(),
         adapter_lists=wanted.adapter_lists or adapter_lists(),
     )
-    host = bootstrap(roles, wanted, objects=objects)
-    is_first = host.hold()
-    if is_first:
-        log_host(host)
-    return host, is_first
 
 
 def check_no_objects(objects: Sequence[object], why: str) -> None:

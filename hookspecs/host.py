@@ -210,20 +210,13 @@ class Host:
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s
         before = self._take_over(plugin)
-        plugin.registrar = Registrar(
-            plugin, self._declare, self.known, self._transactions.tell, self.platform
-        )
+        self.give_registrar(plugin)
         try:
             with (
                 nullcontext() if plugin.is_builtin else watched(plugin, "its import", patience_s),
                 self._transactions.recording(plugin),
             ):
-                load_plugin(
-                    plugin,
-                    self.pm.specs,
-                    instances=self._instances,
-                    roles=self.roles,
-                )
+                load_plugin(plugin, self.pm.specs, instances=self._instances, roles=self.roles)
         except PluginError as error:
             self._put_out(plugin, error.stage, error.message, error.__cause__ or error)
             return
@@ -249,6 +242,12 @@ class Host:
         is_told_by_front = "front" in plugin.facts.roles and "front" not in self.roles
         if self._strict and self._only is None and not is_told_by_front:
             tell_of_tiers(plugin)
+
+    def give_registrar(self, plugin: Plugin) -> None:
+        """Take what code registers by itself under this record; a program's own may have one."""
+        plugin.registrar = Registrar(
+            plugin, self._declare, self.known, self._transactions.tell, self.platform
+        )
 
     def _declare(self, plugin: Plugin, kind: str, name: str, target: Any) -> None:
         """Take a registration that the plugin's code makes by itself; in a process that has no
