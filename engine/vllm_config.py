@@ -131,9 +131,9 @@ _current: contextvars.ContextVar[VllmConfig | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def set_current_vllm_config(config: VllmConfig) -> Iterator[None]:
-    """Within the block, ``get_current_vllm_config`` answers ``config``."""
-    token = _current.set(config)
+def set_current_vllm_config(vllm_config: VllmConfig) -> Iterator[None]:
+    """Within the block, ``get_current_vllm_config`` answers this."""
+    token = _current.set(vllm_config)
     try:
         yield
     finally:
