@@ -79,6 +79,7 @@ class EngineCore:
         self.grammars = Grammars(vllm_config, host)
         self._refusals: list[EngineCoreOutput] = []
         self._changed = False
+        self._was_reset = False
         started = time.monotonic()
         self.executor = self._make_executor()
         try:
@@ -249,6 +250,11 @@ class EngineCore:
         """
         return self._guard.call(self.scheduler, method, *args)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix; the next report says so."""
+        self._ask("reset_prefix_cache")
+        self._was_reset = self._changed = True
+
     def collective_rpc(
         self, method: str, args: list[Any], kwargs: dict[str, Any], timeout: float | None = None
     ) -> list[Any]:
@@ -315,6 +321,10 @@ class EngineCore:
         pending = self._ask("num_pending_tokens") if self.has_work() else None
         num_tokens = budget if pending is None else min(budget, pending)
         stats: SchedulerStats = self._ask("make_stats", self.num_steps, elapsed_s)
+        if self._was_reset:
+            self._was_reset = False
+            emptied = msgspec.structs.replace(stats.prefix_cache_stats, reset=True)
+            stats = msgspec.structs.replace(stats, prefix_cache_stats=emptied)
         if self.grammars.waiting:
             num_waiting = len(self.grammars.waiting)
             stats = msgspec.structs.replace(stats, num_skipped_waiting_reqs=num_waiting)

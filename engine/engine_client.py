@@ -30,6 +30,7 @@ from .messages import (
     Failed,
     Finish,
     Ready,
+    ResetPrefixCache,
     RpcResult,
     SchedulerStats,
     Shutdown,
@@ -211,6 +212,16 @@ class EngineClient:
         message = CollectiveRpc(call_id, method, list(args), dict(kwargs or {}), timeout)
         result: list[Any] = await self._call(call_id, message, timeout)
         return result
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; requests that run keep what they have. Whether it is done.
+
+        Raises:
+            EngineDeadError: no engine to ask.
+        """
+        call_id = next(self._call_ids)
+        done: bool = await self._call(call_id, ResetPrefixCache(call_id), None)
+        return done
 
     async def describe(self, timeout: float | None = 2.0) -> list[ProcessReport]:
         """The live plugin reports of the engine's process and its workers'.

@@ -82,7 +82,23 @@ class CollectiveRpc(msgspec.Struct, frozen=True, tag=True):
     """Seconds that the workers have for it."""
 
 
-ToEngine = Start | Proceed | AddRequest | Abort | Finish | Shutdown | Describe | CollectiveRpc
+class ResetPrefixCache(msgspec.Struct, frozen=True, tag=True):
+    """Forget every cached prefix; requests that run keep what they have."""
+
+    call_id: int
+
+
+ToEngine = (
+    Start
+    | Proceed
+    | AddRequest
+    | Abort
+    | Finish
+    | Shutdown
+    | Describe
+    | CollectiveRpc
+    | ResetPrefixCache
+)
 
 # -- engine to front ------------------------------------------------------------------------
 
@@ -177,7 +193,7 @@ class PrefixCacheStats(msgspec.Struct, frozen=True, omit_defaults=True):
     preempted_queries: int = 0
     preempted_hits: int = 0
     reset: bool = False
-    """Whether the cache was emptied; nobody can ask for that while the engine runs."""
+    """Whether the cache was emptied."""
     hits_by_source: dict[str, int] = {}
     """Empty: there is one cache."""
 

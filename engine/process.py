@@ -37,6 +37,7 @@ from .messages import (
     ManifestSent,
     PluginsFailed,
     Proceed,
+    ResetPrefixCache,
     RpcResult,
     Shutdown,
     Start,
@@ -174,6 +175,9 @@ class EngineProcess(ChildProcess):
                 mine = host.report("engine")
                 others = core.executor.describe_plugins()
                 self.channel.send(Described(message.call_id, [mine, *others]))
+            case ResetPrefixCache():
+                core.reset_prefix_cache()
+                self.channel.send(RpcResult(message.call_id, True))
             case Shutdown():
                 self.stopping = True
             case _:

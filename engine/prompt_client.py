@@ -286,6 +286,22 @@ class PromptClient(abc.ABC):
         await self._ready()
         return await self._client.collective_rpc(method, timeout, args, kwargs)
 
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget every cached prefix; whether it is done.
+
+        Raises:
+            NotServedError: requests that run are to lose theirs too, or a connector its own.
+        """
+        if reset_running_requests or reset_connector:
+            raise NotServedError(
+                "reset_prefix_cache: requests that run keep their blocks, and no connector holds "
+                "others; expected no argument"
+            )
+        await self._ready()
+        return await self._client.reset_prefix_cache()
+
     def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         """Raises ``NotServedError``: no pooling model is served."""
         raise NotServedError("encode: no pooling model is served here; models generate")

@@ -350,3 +350,20 @@ def test_what_a_model_must_not_give_is_told_as_the_models(
     with pytest.raises(ModelError, match=r"^model FakeModel failed in a step: ") as caught:
         core.step()
     assert told in str(caught.value)
+
+
+def test_an_emptied_prefix_cache_is_told_once_and_nothing_of_it_is_found(make_core, run_all):
+    core = make_core()
+    prompt = list(range(1, 17))
+
+    def cached(name: str) -> tuple[int, bool]:
+        core.add_request(make_request(name, prompt, max_tokens=1))
+        report = core.step()
+        assert report.outputs[0].new_token_ids == continuation(prompt, 1)
+        return report.outputs[0].num_cached_tokens, report.scheduler_stats.prefix_cache_stats.reset
+
+    assert cached("a") == (0, False)
+    assert cached("b") == (12, False)
+    core.reset_prefix_cache()
+    assert cached("c") == (0, True)
+    assert cached("d") == (12, False)

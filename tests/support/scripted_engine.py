@@ -30,6 +30,7 @@ from hookserve.engine.messages import (
     ManifestSent,
     Proceed,
     Ready,
+    ResetPrefixCache,
     RpcResult,
     SchedulerStats,
     Shutdown,
@@ -74,6 +75,8 @@ class ScriptedEngine:
         step_s: how long a step takes; in that time the front can answer to the one before.
         reports: what it says of its plugins; ``None``: it does not answer.
         num_questions: how often it was asked for that.
+        answers: to calls of workers, by method; any other method is unknown to them.
+        num_resets: how often its prefix cache was emptied.
     """
 
     def __init__(self, sock: socket.socket, script: Script) -> None:
@@ -86,6 +89,8 @@ class ScriptedEngine:
         self.step_estimate_s = 0.01
         self.step_s = 0.001
         self.num_questions = 0
+        self.num_resets = 0
+        self.answers: dict[str, object] = {}
         self.reports: list[ProcessReport] | None = [
             ProcessReport(process="engine", pid=1, roles=["engine", "worker"])
         ]
@@ -124,7 +129,13 @@ class ScriptedEngine:
                 if self.reports is not None:
                     await self._channel.send(Described(message.call_id, self.reports))
             elif isinstance(message, CollectiveRpc):
-                await self._channel.send(RpcResult(message.call_id, error="no such method"))
+                known = message.method in self.answers
+                answer = self.answers.get(message.method)
+                error = None if known else "no such method"
+                await self._channel.send(RpcResult(message.call_id, answer, error))
+            elif isinstance(message, ResetPrefixCache):
+                self.num_resets += 1
+                await self._channel.send(RpcResult(message.call_id, True))
 
     async def _report_idle(self) -> None:
         if not self._plans:
