@@ -125,7 +125,7 @@ def _load_victim_selector(entry: EntryPoint) -> VictimSelectorPlugin:
 
 GROUPS: dict[str, Group] = {
     GENERAL: Group("register_by_call", ("front", "engine", "worker", "inspector"), _load_general),
-    PLATFORM: Group("platform", ("front", "engine", "worker"), _load_platform),
+    PLATFORM: Group("platform", ("front", "engine", "worker", "inspector"), _load_platform),
     STAT_LOGGER: Group("stat_logger", ("front",), _load_stat_logger),
     ENDPOINT: Group("endpoint", ("front",), endpoints.load),
     LOGITS_PROCESSOR: Group("logits_processor", ("front", "worker"), LogitsProcessorPlugin),

@@ -1,0 +1,112 @@
+"""``CurrentPlatform``: the platform of this process under the name that plugins import at the top
+of their modules. Which one it is, is looked up where an attribute is asked for, so that an import
+decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hookserve.engine.offline_host import any_host
+from hookserve.engine.platform import Platform
+from hookserve.engine.platform_calls import import_platform, make_platform
+from hookserve.hookspecs import HostError, PluginError, current, running
+from hookserve.hookspecs.context import enter
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.registry import Claim
+from hookserve.hookspecs.targets import import_target
+
+_OWN = frozenset({"_resolve", "_of_no_host", "_told", "_tell", "_alone"})
+
+
+class CurrentPlatform:
+    """What is read and written of it is read and written of the platform's object.
+
+    Args:
+        tell: called once, when the platform is first looked up.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        object.__setattr__(self, "_tell", tell)
+        object.__setattr__(self, "_told", False)
+        object.__setattr__(self, "_alone", None)
+
+    def _resolve(self) -> Platform:
+        if not self._told:
+            object.__setattr__(self, "_told", True)
+            self._tell()
+        plugin = running()
+        if plugin is not None and plugin.registrar is not None:
+            return object_of(find_claim())
+        try:
+            host = current()
+        except HostError:
+            return self._of_no_host()
+        return import_platform(host.platform(), host)
+
+    def _of_no_host(self) -> Platform:
+        """In a script without plugins of its own, found once."""
+        made: Platform | None = self._alone
+        if made is None:
+            with any_host() as host:
+                made = import_platform(host.platform(), host)
+            object.__setattr__(self, "_alone", made)
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OWN:
+            return object.__getattribute__(self, name)
+        if (
+            name.startswith("__") and not self._told
+        ):  # who looks through modules asks for no platform
+            return Platform if name == "__class__" else getattr(Platform, name)
+        return getattr(self._resolve(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._resolve(), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._resolve(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._resolve()) if self._told else "<current_platform>"
+
+
+def find_claim() -> Claim:
+    """The platform of this process, or the one that it would be by what is claimed so far.
+
+    Raises:
+        RuntimeError: no plugin has been asked for its platform yet.
+        hookserve.hookspecs.HostError: none, or several, can be it.
+    """
+    plugin = running()
+    if plugin is None or plugin.registrar is None:
+        with any_host() as host:
+            return host.platform()
+    if not plugin.registrar.claims("platform"):
+        raise RuntimeError(
+            f"current_platform is asked for while {plugin.identity} is imported, when no plugin "
+            "has said yet which platforms there are; ask inside of a function, such as the one "
+            "that the entry point names"
+        )
+    return plugin.registrar.platform()
+
+
+def object_of(claim: Claim) -> Platform:
+    """The object of a platform that may not be decided for good yet; it stays.
+
+    Raises:
+        PluginError: it cannot be made.
+    """
+    if claim.made is None:
+        try:
+            with enter(claim.plugin):
+                cls = import_target(claim.target)
+        except caught() as error:
+            said = f"platform '{claim.name}' raised {describe_error(error)}"
+            raise PluginError(claim.owner, "import", said) from error
+        return make_platform(claim, cls)
+    made: Platform = claim.made
+    return made

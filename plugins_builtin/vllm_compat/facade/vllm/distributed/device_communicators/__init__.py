@@ -1,0 +1,7 @@
+"""How ranks exchange tensors."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

@@ -1,0 +1,75 @@
+"""The platform of this process, and which there are.
+
+Importing this module, or any other, decides nothing: ``current_platform`` looks the platform up
+when something is asked of it. In the module of a plugin, while that is imported at the start, there
+is none yet; in the function that an entry point of ``vllm.general_plugins`` names there is.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from hookserve.plugins_builtin import cuda, platforms
+from hookserve.plugins_builtin.vllm_compat.current_platform import CurrentPlatform, find_claim
+
+from .interface import CpuArchEnum, Platform, PlatformEnum
+
+__all__ = [
+    "CpuArchEnum",
+    "Platform",
+    "PlatformEnum",
+    "builtin_platform_plugins",
+    "cpu_platform_plugin",
+    "cuda_platform_plugin",
+    "current_platform",
+    "resolve_current_platform_cls_qualname",
+]
+
+__surface__ = {
+    "CpuArchEnum": "live: what get_cpu_architecture answers",
+    "Platform": "live: base of every platform, the built-in ones too",
+    "PlatformEnum": "live: kinds of devices",
+    "builtin_platform_plugins": "live: the built-in platforms by name, each a function that "
+    "answers its class path, or None: not on this machine",
+    "cpu_platform_plugin": "live: the function of the platform cpu",
+    "cuda_platform_plugin": "live: the function of the platform cuda, which --platform cuda "
+    "chooses",
+    "current_platform": "live: the one object of this process's platform, which the engine asks "
+    "too; an attribute that neither its class nor torch's module of the device has is an "
+    "AttributeError, not None",
+    "resolve_current_platform_cls_qualname": "live: the class path of current_platform",
+    "rocm_platform_plugin": "refused: no ROCm platform is built in; a plugin's may be",
+    "tpu_platform_plugin": "refused: no TPU platform is built in; a plugin's may be",
+    "xpu_platform_plugin": "refused: no XPU platform is built in; a plugin's may be",
+}
+
+_init_trace = ""
+"""From where the platform was first looked up; empty: by nobody."""
+
+
+def _note_first_use() -> None:
+    global _init_trace
+    _init_trace = "".join(traceback.format_stack()[:-2])
+
+
+def cpu_platform_plugin() -> str | None:
+    return platforms.platform().replace(":", ".")
+
+
+def cuda_platform_plugin() -> str | None:
+    path = cuda.platform()
+    return None if path is None else path.replace(":", ".")
+
+
+builtin_platform_plugins: dict[str, Callable[[], str | None]] = {
+    "cuda": cuda_platform_plugin,
+    "cpu": cpu_platform_plugin,
+}
+
+
+def resolve_current_platform_cls_qualname() -> str:
+    return find_claim().target_text().replace(":", ".")
+
+
+current_platform = CurrentPlatform(_note_first_use)
