@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hookserve.engine import inspector_child, model_inspection
-from hookserve.engine.errors import UnknownArchitectureError
+from hookserve.engine import inspector_child
+from hookserve.engine.errors import EngineStartError, UnknownArchitectureError
 from hookserve.engine.inspector import find_sources
 from hookserve.engine.inspector_child import InspectorChild
 from hookserve.engine.inspector_messages import Inspected, Sources
@@ -93,13 +93,13 @@ def front(site: Path) -> Iterator[Callable[..., Host]]:
 def num_starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many inspectors have been started."""
     started: list[InspectorChild] = []
-    spawn = inspector_child.spawn
+    start = InspectorChild.start
 
-    def count(*args: Any) -> Any:
-        started.append(args[0])
-        return spawn(*args)
+    def count() -> InspectorChild:
+        started.append(start())
+        return started[-1]
 
-    monkeypatch.setattr(inspector_child, "spawn", count)
+    monkeypatch.setattr(InspectorChild, "start", count)
     return lambda: len(started)
 
 
@@ -182,7 +182,7 @@ def test_an_inspector_that_cannot_be_started_is_told(
         raise OSError("no more processes")
 
     monkeypatch.setattr(inspector_child, "spawn", refuse)
-    with pytest.raises(model_inspection.EngineStartError, match="no more processes"):
+    with pytest.raises(EngineStartError, match="no more processes"):
         inspect_model(["good"], front(), cache_dir=str(tmp_path))
 
 
@@ -193,7 +193,7 @@ class Pooler(LlamaForCausalLM):
     is_pooling_model = True
     score_type = "cross-encoder"
     supports_encoder_tp_data = True
-    supported_video_pruning_methods = ["evs"]
+    supported_video_pruning_methods = ("evs",)
 
 
 class NoStages(LlamaForCausalLM):
