@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
-from types import CodeType
+from collections.abc import Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs.errors import PluginError
+from hookserve.hookspecs.first_call import code_of
 
 from .errors import ConfigError
 from .plugin_code import as_plugin
 from .scheduler import Scheduler
 from .scheduler_guard import SchedulerGuard
-from .scheduler_interface import CAPABILITIES, SchedulerInterface
+from .scheduler_interface import CALLED_WITH, CAPABILITIES, SchedulerInterface
 from .vllm_config import VllmConfig
 
 if TYPE_CHECKING:
@@ -25,23 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"
-NUM_ARGUMENTS = {
-    "__init__": 4,
-    "add_request": 1,
-    "finish_requests": 2,
-    "get_num_unfinished_requests": 0,
-    "get_request_counts": 0,
-    "schedule": 0,
-    "update_from_output": 2,
-    "reset_prefix_cache": 0,
-    "has_unfinished_requests": 0,
-    "get_kv_cache_usage": 0,
-    "num_pending_tokens": 0,
-    "make_stats": 2,
-    "check_integrity": 0,
-    "shutdown": 0,
-}
-"""What the engine calls, and with how many arguments, all by position."""
 HOOKS = ("order_waiting", "select_victim", "after_schedule")
 """Capabilities that are hooks: where nobody implements one nothing is lost without it."""
 
@@ -73,9 +57,12 @@ def make_scheduler(
             f"--scheduling-policy priority: {guard.who} knows no priorities; use fcfs, or another "
             "--scheduler-cls"
         )
+    if owner is None or not owner.is_builtin:
+        logger.warning("%s: a scheduler's interface is not stable between versions", guard.who)
     _tell(guard.who, found, lacks, host)
     with as_plugin(host, owner, guard.who):
-        made: SchedulerInterface = found(vllm_config, num_blocks, block_size, host.calls)
+        make = getattr(found, "make", found)
+        made: SchedulerInterface = make(vllm_config, num_blocks, block_size, host.calls)
     return made, guard
 
 
@@ -84,9 +71,10 @@ def find_fault(found: Any) -> str | None:
     if not isinstance(found, type):
         return f"{found!r:.120} is not a class"
     abstract: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
+    called_with: Mapping[str, int] = getattr(found, "called_with", CALLED_WITH)
     missing = [
         method
-        for method in NUM_ARGUMENTS
+        for method in called_with
         if method in abstract or not callable(getattr(found, method, None))
     ]
     if missing:
@@ -94,24 +82,24 @@ def find_fault(found: Any) -> str | None:
             f"{found.__qualname__} lacks {', '.join(missing)}; expected every method of "
             f"{SchedulerInterface.__module__}.{SchedulerInterface.__qualname__}"
         )
-    faults = (_wrong_signature(found, method) for method in NUM_ARGUMENTS)
+    faults = (_wrong_signature(found, method, count) for method, count in called_with.items())
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _wrong_signature(found: type, method: str) -> str | None:
-    """What does not fit the way in which the engine calls the method; ``None``: nothing."""
+def _wrong_signature(found: type, method: str, num_arguments: int) -> str | None:
+    """What does not fit the way in which the method is called; ``None``: nothing."""
     function = inspect.getattr_static(found, method)
     try:
         signature = inspect.signature(getattr(found, method))
     except ValueError:  # of compiled code that does not say
         return None
-    count = NUM_ARGUMENTS[method] + (not isinstance(function, classmethod | staticmethod))
+    count = num_arguments + (not isinstance(function, classmethod | staticmethod))
     try:
         signature.bind(*[None] * count)
     except TypeError:
         return (
             f"{found.__qualname__}.{method}{signature} is called with "
-            f"{NUM_ARGUMENTS[method] or 'no'} arguments"
+            f"{num_arguments or 'no'} arguments"
         )
     return None
 
@@ -135,8 +123,8 @@ def capabilities_of(found: type) -> frozenset[str]:
 def _breaks(cls: type, way: Sequence[str]) -> bool:
     """Whether the class has a method with the first name that goes on by none of the names."""
     method = vars(cls).get(way[0])
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return code is not None and _names(code).isdisjoint(way)
+    inner = inspect.unwrap(method) if callable(method) else None
+    return isinstance(inner, FunctionType) and _names(code_of(inner)).isdisjoint(way)
 
 
 def _names(code: CodeType) -> set[str]:

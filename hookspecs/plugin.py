@@ -13,6 +13,7 @@ from .markers import HookInfo
 from .types import ROLES, Role
 
 if TYPE_CHECKING:
+    from .first_call import FirstCall
     from .registrar import Registrar
 
 State = Literal["found", "active", "blocked", "superseded", "out", "other role"]
@@ -109,6 +110,8 @@ class Plugin:
     warnings: list[str] = field(default_factory=list)
     patches: list[str] = field(default_factory=list)
     """The host's own attributes that it has replaced, as ``module:qualname``."""
+    patch_calls: dict[str, FirstCall] = field(default_factory=dict)
+    """By the name of a patch, whether it was called since; of those that can tell."""
     engine_arguments: list[str] = field(default_factory=list)
     """Those that it has set; they stay as they are when it goes out."""
 

@@ -92,6 +92,9 @@ class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
     """What it did to its process, and what in it will not work."""
     patches: list[str] = []
     """The host's own attributes that it has replaced, as ``module:qualname``."""
+    uncalled_patches: list[str] = []
+    """Those of them that nothing has called so far in this process. What is no Python function,
+    and no class with a constructor of its own, does not tell."""
 
     def hooks_by_role(self) -> dict[str, list[str]]:
         """The hooks that run in each of the roles that the plugin is loaded in."""
@@ -187,6 +190,7 @@ def plugin_report(
         config=dict(plugin.config),
         warnings=list(plugin.warnings),
         patches=list(plugin.patches),
+        uncalled_patches=[name for name, call in plugin.patch_calls.items() if not call.called],
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from .adapters import Adapters
 from .context import enter
+from .first_call import watch_calls
 from .markers import HookInfo
 from .plugin import Plugin
 from .snapshot import Change, ModuleWatch, Snapshot, same
@@ -52,7 +53,9 @@ class Transactions:
         except BaseException:
             self._undo(plugin, snapshot.changes())
             raise
-        self._keep(plugin, snapshot.changes())
+        changes = snapshot.changes()
+        self._keep(plugin, changes)
+        self._note_patches(plugin, changes, snapshot.is_host_module)
         started = [thread.name for thread in threading.enumerate() if thread not in threads]
         if started:
             count = f"{len(started)} thread{'s' if len(started) > 1 else ''}"
@@ -81,6 +84,7 @@ class Transactions:
         record of it."""
         self._record(plugin, other._changes.pop(before, []))
         plugin.patches += before.patches
+        plugin.patch_calls |= before.patch_calls
         plugin.warnings += before.warnings
 
     @contextmanager
@@ -95,6 +99,7 @@ class Transactions:
         """Undo what the plugin changed, the last change first."""
         self._undo(plugin, self._changes.pop(plugin, []))
         plugin.patches.clear()
+        plugin.patch_calls.clear()
 
     def _undo(self, plugin: Plugin, changes: list[Change]) -> None:
         undone = [(change, change.undo()) for change in reversed(changes)]
@@ -118,16 +123,37 @@ class Transactions:
                 news.append(change)
             if not same(kept, change.before):
                 self._record(plugin, [replace(change, after=kept)])
-        plugin.patches += [each.label for each in changes if each.namespace.is_host_code]
         for title, labels in _by_title(news):
             self.tell(plugin, f"changed {title}: {labels}")
         for title, labels in _by_title(put_back):
             self.tell(plugin, f"changed {title}: {labels}; what was there before is back")
 
+    def _note_patches(
+        self, plugin: Plugin, changes: Iterable[Change], is_host_module: Callable[[str], bool]
+    ) -> None:
+        """What stands in the place of the host's own code, and whether anybody was there first."""
+        for change in changes:
+            if not change.namespace.is_host_code:
+                continue
+            label = change.label
+            plugin.patches.append(label)
+            call = watch_calls(change.after, is_host_module)
+            if call is not None:
+                plugin.patch_calls[label] = call
+            for other, earlier in self._changes.items():
+                if other is not plugin and any(_is_before(each, change) for each in earlier):
+                    self.tell(plugin, f"changed {label}, which {other.identity} changed before")
+
     def tell(self, plugin: Plugin, line: str) -> None:
         """Keep a line about the plugin for its report, and say it."""
         plugin.warnings.append(line)
         self._say(plugin, line)
+
+
+def _is_before(earlier: Change, change: Change) -> bool:
+    """Whether both are of one name; what ran inside the other's code is told of both."""
+    is_one = earlier.label == change.label and earlier.namespace.is_host_code
+    return is_one and not same(earlier.after, change.after)
 
 
 def _by_title(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:

@@ -25,10 +25,12 @@ from hookserve.hookspecs.report import ProcessReport
 
 from .chat_parsers import ChatParsers
 from .errors import ApiError, cut
+from .front_client import FrontPromptClient
 from .grammar_questions import GrammarQuestions
 from .health import Health
 from .hook_metrics import HookMetrics
 from .metrics import MetricsPage
+from .patch_audit import log_dead_patches
 from .processor_questions import ProcessorQuestions
 from .prompt_encoder import PromptEncoder
 from .request_metrics import RequestMetrics
@@ -52,8 +54,10 @@ class Serving:
         self.loggers = loggers
         self.processors = processors
         self.parsers = parsers
-        self.grammars = GrammarQuestions(
-            GrammarChecks(host, client.engine_config), host.settings.front_hook_timeout_s
+        grammar_checks = GrammarChecks(host, client.engine_config)
+        self.grammars = GrammarQuestions(grammar_checks, host.settings.front_hook_timeout_s)
+        self.prompt_client = FrontPromptClient(
+            client, tokenizer, loggers, processors.checks, grammar_checks
         )
         self.request_metrics = RequestMetrics()
         self.engine_reports = EngineReports(client)
@@ -69,6 +73,7 @@ class Serving:
             choose_template(model.chat_template, tokenizer, with_tools=True),
             model.max_model_len,
         )
+        self._may_be_patched = any(not each.is_builtin for each in host.plugins)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -131,6 +136,13 @@ class Serving:
     def _count(self, record: RequestRecord) -> None:
         self.request_metrics.observe(record)
         self.loggers.request_finished(record)
+        if self._may_be_patched and record.error is None:
+            self._may_be_patched = False
+            self._spawn(self._audit_patches())
+
+    async def _audit_patches(self) -> None:
+        """After the first request, by when what is used has run."""
+        log_dead_patches(await self.process_reports())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

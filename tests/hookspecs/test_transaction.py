@@ -268,6 +268,34 @@ def test_the_import_of_a_target_is_watched_too(
     assert served.Server().serve() == "host"
 
 
+def test_a_patch_tells_whether_it_was_called_since(
+    make_host: MakeHost, site: Path, served: ModuleType
+) -> None:
+    both = "code.Server.serve = lambda self: 'plugin'\ncode.Server.more = lambda self: 2"
+    host = make_host(files=(write(site, both),))
+    serve, more = ("hookserve.served.code:Server." + name for name in ("serve", "more"))
+    assert report_of(host).uncalled_patches == [serve, more]
+    held = served.Server.serve
+    assert served.Server().serve() == "plugin" and served.Server.serve is held
+    assert report_of(host).patches == [serve, more]
+    assert report_of(host).uncalled_patches == [more]
+    host.deny(Denied("file:changer", "engine", "run", "OSError: no"))
+    assert report_of(host).uncalled_patches == []
+
+
+def test_two_plugins_that_change_one_attribute_are_told(
+    make_host: MakeHost, site: Path, served: ModuleType
+) -> None:
+    change = "code.Server.serve = lambda self, f=code.Server.serve: f(self) + '{}'"
+    files = [write(site, change.format(name), name=name) for name in ("first", "second")]
+    host = make_host(files=files)
+    assert served.Server().serve() == "hostfirstsecond"
+    line = "changed hookserve.served.code:Server.serve, which file:first changed before"
+    assert line in report_of(host, "second").warnings
+    assert not any("before" in told for told in report_of(host, "first").warnings)
+    assert report_of(host, "first").uncalled_patches == []
+
+
 def test_threads_stay_and_are_told(make_host: MakeHost, site: Path) -> None:
     start = (
         "import threading\n"
