@@ -50,6 +50,15 @@ def worker_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     return environment
 
 
+def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """What a variable of the ecosystem says, for plugins that ask for it by its name.
+
+    Args:
+        environ: in place of the process' environment.
+    """
+    return (os.environ if environ is None else environ).get(name)
+
+
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> str:
     """The folder for downloads where nobody named one: ``$HOOKSERVE_CACHE``, else
     ``$XDG_CACHE_HOME/hookserve``.
