@@ -24,13 +24,13 @@ class ProcessorQuestions:
     """
 
     def __init__(self, checks: ProcessorChecks, budget_s: float) -> None:
-        self._checks = checks
+        self.checks = checks
         self._budget_s = budget_s
         self._threads: dict[Asked, PluginThreads] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any processor."""
-        return bool(self._checks)
+        return bool(self.checks)
 
     def end(self) -> None:
         """Let the threads go in which processors were asked."""
@@ -46,7 +46,7 @@ class ProcessorQuestions:
             InvalidRequestError: a processor refuses them.
             PluginError: a processor failed, or took too long.
         """
-        askable = self._checks.askable()
+        askable = self.checks.askable()
         if not askable:
             return
         different = list({params.max_tokens: params for params in every}.values())

@@ -1,4 +1,4 @@
-"""The fixture with which a test of the served package imports it in this process."""
+"""Fixtures: the served package in this process, and the application over a scripted engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from hookserve.plugins_builtin.vllm_compat import finder
+from served_script import byte_tokenizer as byte_tokenizer
+from served_script import make_engine_config as make_engine_config
+from served_script import serve_script as serve_script
 
 
 def _forget_modules() -> None:
