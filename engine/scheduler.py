@@ -240,13 +240,18 @@ class Scheduler(SchedulerInterface):
 
     # -- one step -------------------------------------------------------------------------------
 
-    def schedule(self) -> SchedulerOutput:
-        """Choose the tokens of the next step and give their requests blocks."""
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Choose the tokens of the next step and give their requests blocks.
+
+        Args:
+            throttle_prefills: compute no token of a prompt; the engine does not ask for it.
+        """
         output = SchedulerOutput()
         self._order = self.hooks.order(self.waiting)
         self._make_room(output)
         self._schedule_decodes(output)
-        self._schedule_prompts(output)
+        if not throttle_prefills:
+            self._schedule_prompts(output)
         self._after_schedule(output)
         self.hooks.scheduled(output)
         return output

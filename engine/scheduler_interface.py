@@ -30,6 +30,25 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
     }
 )
 """What the default can do, and any other may lack."""
+CALLED_WITH: Mapping[str, int] = MappingProxyType(
+    {
+        "__init__": 4,
+        "add_request": 1,
+        "finish_requests": 2,
+        "get_num_unfinished_requests": 0,
+        "get_request_counts": 0,
+        "schedule": 0,
+        "update_from_output": 2,
+        "reset_prefix_cache": 0,
+        "has_unfinished_requests": 0,
+        "get_kv_cache_usage": 0,
+        "num_pending_tokens": 0,
+        "make_stats": 2,
+        "check_integrity": 0,
+        "shutdown": 0,
+    }
+)
+"""What the engine calls, and with how many arguments, all by position."""
 
 
 class SchedulerInterface(ABC):
@@ -38,6 +57,8 @@ class SchedulerInterface(ABC):
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     """Those of ``CAPABILITIES`` that the class has. What is missing is told at the start."""
+    called_with: ClassVar[Mapping[str, int]] = CALLED_WITH
+    """The methods of the class that are called, and with how many arguments."""
 
     def __init__(
         self,
@@ -54,6 +75,14 @@ class SchedulerInterface(ABC):
             calls: the plugins' hooks; ``None``: there are no plugins.
         """
         del vllm_config, num_blocks, block_size, calls
+
+    @classmethod
+    def make(
+        cls, vllm_config: VllmConfig, num_blocks: int, block_size: int, calls: Calls | None
+    ) -> SchedulerInterface:
+        """What the engine drives: an object of the class. A class with methods of another form
+        answers with one that calls them."""
+        return cls(vllm_config, num_blocks, block_size, calls)
 
     @abstractmethod
     def add_request(self, request: Request) -> EngineCoreOutput | None:

@@ -25,6 +25,21 @@ class NewRequestData:
     num_computed_tokens: int
     """Tokens whose keys and values are in the cache before this step."""
 
+    @property
+    def pooling_params(self) -> None:
+        """Nobody's: all requests generate."""
+        return None
+
+    @property
+    def lora_request(self) -> None:
+        """Nobody's: there are no adapters."""
+        return None
+
+    @property
+    def mm_features(self) -> tuple[()]:
+        """Nobody's: there is text alone."""
+        return ()
+
 
 @dataclass(slots=True)
 class CachedRequestData:
@@ -40,6 +55,14 @@ class CachedRequestData:
     @property
     def resumed_req_ids(self) -> set[str]:
         return set(self.all_token_ids)
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.req_ids)
+
+    @classmethod
+    def make_empty(cls) -> CachedRequestData:
+        return cls()
 
 
 @dataclass(slots=True)
@@ -68,6 +91,36 @@ class SchedulerOutput:
     grammar_output: GrammarOutput | None = None
     """Filled by the engine behind the scheduler; ``None``: nobody's."""
 
+    @classmethod
+    def make_empty(cls) -> SchedulerOutput:
+        """A step of nobody."""
+        return cls()
+
+    @property
+    def scheduled_spec_decode_tokens(self) -> dict[str, list[int]]:
+        """Nobody's: nothing is guessed ahead."""
+        return {}
+
+    @property
+    def scheduled_encoder_inputs(self) -> dict[str, list[int]]:
+        """Nobody's: there is text alone."""
+        return {}
+
+    @property
+    def free_encoder_mm_hashes(self) -> tuple[()]:
+        """Nobody's: there is text alone."""
+        return ()
+
+    @property
+    def kv_connector_metadata(self) -> None:
+        """There is no connector."""
+        return None
+
+    @property
+    def has_structured_output_requests(self) -> bool:
+        """Whether a grammar rules a token of this step; known once the engine has filled it in."""
+        return self.grammar_output is not None
+
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
@@ -82,3 +135,13 @@ class ModelRunnerOutput:
     """Requests that failed alone, with one sentence for the client."""
     refused: set[str] = field(default_factory=set)
     """Those of them that asked for what cannot be."""
+
+    @property
+    def req_id_to_index(self) -> dict[str, int]:
+        """The place of each request in ``req_ids``."""
+        return {req_id: index for index, req_id in enumerate(self.req_ids)}
+
+    @property
+    def prompt_logprobs_dict(self) -> dict[str, list[TokenLogprobs | None]]:
+        """The ecosystem's name of ``prompt_logprobs``."""
+        return self.prompt_logprobs
