@@ -22,7 +22,8 @@ logger = logging.getLogger("vllm.plugins")
 
 def load_group(group: str) -> dict[str, Any]:
     """The object of each entry point of the group by its name, in call order; of those that are
-    chosen and did not fail. Of two with one name the later counts.
+    chosen and can be imported, whatever the host thinks of the object. Of two with one name the
+    later counts.
 
     Raises:
         hookserve.hookspecs.HostError: there is no plugin host in this process, or not yet.
@@ -53,4 +54,4 @@ def make_endpoints(supported_tasks: Iterable[str] | None) -> list[Any]:
 
 
 def _is_chosen(plugin: Plugin) -> bool:
-    return plugin.adapter == ADAPTER and plugin.state in ("active", "other role")
+    return plugin.adapter == ADAPTER and plugin.state in ("active", "other role", "out")

@@ -99,15 +99,9 @@ def _load_platform(entry: EntryPoint) -> PlatformPlugin:
 
 
 def _load_stat_logger(entry: EntryPoint) -> StatLoggerPlugin:
-    from hookserve.engine.stat_logger_base import StatLoggerBase
+    from .stat_loggers import stat_logger_class  # the engine's configuration comes with it
 
-    found = entry.load()
-    if not isinstance(found, type) or not issubclass(found, StatLoggerBase):
-        raise TypeError(
-            f"{entry.value} is {_words(found)}; expected a class that derives from StatLoggerBase "
-            "of vllm.v1.metrics.loggers"
-        )
-    return StatLoggerPlugin(found)
+    return StatLoggerPlugin(stat_logger_class(entry.name, entry.load()))
 
 
 def _load_victim_selector(entry: EntryPoint) -> VictimSelectorPlugin:

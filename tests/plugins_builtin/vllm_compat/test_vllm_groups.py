@@ -343,7 +343,7 @@ def test_a_stat_logger_of_another_kind_puts_its_plugin_out(site: Path, given: st
     found = states(host_of())["loose:vllm.stat_logger_plugins:loose"]
 
     assert "TypeError" in found
-    assert "Loose; expected a class that derives from StatLoggerBase" in found
+    assert "expected a subclass of vllm.v1.metrics.loggers.StatLoggerBase" in found
 
 
 def test_a_logits_processor_is_its_path(site: Path) -> None:

@@ -47,8 +47,8 @@ __surface__ = {
     "load_endpoint_plugins": "shape: makes the endpoints' objects anew; the server makes and "
     "attaches its own",
     "load_general_plugins": "shape: does nothing, since the host has called each function by then",
-    "load_plugins_by_group": "live: the objects of the entry points that are chosen and did not "
-    "fail",
+    "load_plugins_by_group": "live: the objects of the entry points that are chosen and can be "
+    "imported",
     "plugins_loaded": "shape: always true; setting it to false loads nothing again",
 }
 
