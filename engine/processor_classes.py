@@ -87,21 +87,21 @@ def find_processors(host: Host, paths: Iterable[str]) -> list[ProcessorClass]:
             found.append(ProcessorClass(claim.name, claim.plugin, cls))
     known = {each.cls for each in found}
     for path in dict.fromkeys(paths):
-        cls = _import_path(path)
+        cls = _import_path(host, path)
         if cls not in known:
             found.append(ProcessorClass(path, None, cls))
             known.add(cls)
     return [each for each in found if each.plugin is None or each.plugin.state == "active"]
 
 
-def _import_path(path: str) -> type[Any]:
+def _import_path(host: Host, path: str) -> type[Any]:
     """
     Raises:
         ConfigError: there is no processor at the path.
     """
     try:
         with telling_of_torch(f"logits processor {path!r}", "--logits-processors"):
-            return _of_known_shape(import_target(path))
+            return _of_known_shape(host.adapters.import_path(path))
     except caught() as error:
         said = str(error) if isinstance(error, TypeError) else describe_error(error)
         raise ConfigError(f"--logits-processors {path}: {said}") from error

@@ -9,7 +9,7 @@ from typing import Any
 from hookserve.hookspecs import current
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
-from hookserve.hookspecs.targets import check_path, import_target
+from hookserve.hookspecs.targets import check_path
 
 from .errors import ConfigError
 from .vllm_config import VllmConfig
@@ -43,7 +43,7 @@ def make_worker(vllm_config: VllmConfig, *, rank: int = 0, init_method: str | No
     extensions.find(vllm_config.parallel_config.worker_extension_cls)
     with current().enter(platform.plugin):
         try:
-            worker_cls = import_target(path)
+            worker_cls = current().adapters.import_path(path)
         except caught() as error:
             raise ConfigError(
                 f"worker class {path} raised {describe_error(error)}; it is what --worker-cls or "

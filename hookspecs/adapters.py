@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import facts as toml
 from .errors import explain_error
 from .plugin import FILE_GROUP, Plugin
+from .targets import import_target
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -126,6 +127,13 @@ class Adapters:
         except Exception as error:
             explain_error(error, self.explain)
             raise
+
+    def import_path(self, path: str) -> Any:
+        """The object at a class path that an operator, or a platform, named; whatever its import
+        raises passes."""
+        is_own = path.partition(".")[0] == BUILTIN_PACKAGE.partition(".")[0]
+        with nullcontext() if is_own else self.importing(None):
+            return import_target(path)
 
     def packages(self) -> list[str]:
         """The other hosts' packages that this process serves."""
