@@ -24,6 +24,7 @@ def install_plugin(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     version: str = "1.0",
     extra_metadata: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Write a distribution into the folder ``site``, which goes on PYTHONPATH.
 
@@ -33,6 +34,7 @@ def install_plugin(
         toml: text of ``hookserve.toml`` beside each package's ``__init__.py``.
         groups: in place of ``entries`` and ``group``: entry points by group.
         extra_metadata: further lines of ``METADATA``, each with its line end.
+        files: text of further files by their paths under ``site``.
     """
     groups = groups or {group: entries or {package: package for package in sources}}
     written = []
@@ -44,6 +46,10 @@ def install_plugin(
         if toml is not None:
             (folder / "hookserve.toml").write_text(textwrap.dedent(toml))
             written.append(f"{package}/hookserve.toml,,")
+    for path, text in (files or {}).items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(textwrap.dedent(text))
+        written.append(f"{path},,")
     write_metadata(site, distribution, groups, written, version, extra_metadata)
 
 
