@@ -176,6 +176,8 @@ def choose_attention(platform: Platform, vllm_config: VllmConfig) -> str | None:
     Raises:
         TypeError: it asks for an argument that there is none of.
     """
+    if not _has_own(type(platform), "get_attn_backend_cls"):
+        return None
     model = vllm_config.model_config
     wanted = AttentionSelectorConfig(
         head_size=model.get_head_size(),
