@@ -360,7 +360,7 @@ class EngineArgs:
             tokenizer=tokenizer or files.path,
             hf_config=hf_config,
             generation_config=read_generation_config(self, files),
-            architectures=architectures_of(hf_config, files.path),
+            architectures=architectures_of(self, files, hf_config),
             dtype=dtype,
             dtype_reason=reason,
             max_model_len=choose_max_model_len(self, hf_config),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .environment import default_cache_dir
-from .errors import ConfigError, ModelFileError, ModelSourceError, cut
+from .errors import ModelFileError, ModelSourceError, cut
 from .model_shape import find_length, find_wrong_fields, value_at, wrong_field
 from .platform_calls import import_platform
 from .plugin_code import as_plugin
@@ -172,15 +172,17 @@ def text_config_of(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
     return text if isinstance(text, Mapping) else hf_config
 
 
-def architectures_of(hf_config: Mapping[str, Any], path: str) -> tuple[str, ...]:
+def architectures_of(
+    args: EngineArgs, files: ModelFiles, hf_config: Mapping[str, Any]
+) -> tuple[str, ...]:
     names = hf_config.get("architectures")
-    if (
-        not isinstance(names, list | tuple)
-        or not all(isinstance(n, str) for n in names)
-        or not names
-    ):
-        raise ConfigError(
-            f"{path}: expected a list of names under 'architectures' in the model's "
-            f"configuration, found {names!r}; state it with --hf-overrides"
-        )
-    return tuple(names)
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if is_list and names:
+        return tuple(names)
+    expected = 'a list with the model\'s class, such as ["LlamaForCausalLM"]'
+    if "architectures" in args.hf_overrides:
+        raise refuse(args, "hf_overrides", {"architectures": names}, expected)
+    raise ModelFileError(
+        f"{files.path}: the model's configuration has {cut(repr(names))} under 'architectures'; "
+        f"expected {expected}; state it with --hf-overrides"
+    )

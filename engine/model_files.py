@@ -74,7 +74,6 @@ def _read_folder(path: str, accepts: Accepts) -> ModelFiles:
         raise ModelFileError(f"{path}: there is no config.json in this folder{hint}")
     hf_config = read_json_object(config_path)
     check_quantized(config_path, find_quantized(hf_config), accepts)
-    _check_architectures(config_path, hf_config)
     for name in _QUANTIZATION_FILES:
         beside = os.path.join(path, name)
         if os.path.exists(beside):
@@ -90,12 +89,3 @@ def _read_folder(path: str, accepts: Accepts) -> ModelFiles:
             key: hf_config[key] for key in _END_KEYS if hf_config.get(key) is not None
         }
     return ModelFiles(path, "safetensors", hf_config, generation_config, find_weight_files(path))
-
-
-def _check_architectures(config_path: str, hf_config: dict[str, Any]) -> None:
-    names = hf_config.get("architectures")
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        raise ModelFileError(
-            f"{config_path}: 'architectures' is {names!r}; expected a list with the model's "
-            'class, such as ["LlamaForCausalLM"]'
-        )

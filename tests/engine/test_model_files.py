@@ -115,11 +115,6 @@ def test_a_broken_configuration(folder: Path, text: str | bytes) -> None:
     refused(folder, r"config\.json: (is no valid JSON|holds no JSON object)")
 
 
-def test_a_configuration_without_an_architecture(folder: Path) -> None:
-    edit_config(folder, architectures=[])
-    refused(folder, "'architectures' is \\[\\]")
-
-
 def test_a_quantized_checkpoint_is_refused_by_its_method(folder: Path) -> None:
     edit_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
     refused(folder, "quantized with 'gptq'")
