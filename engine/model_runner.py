@@ -19,6 +19,7 @@ from hookserve.hookspecs import HostError, current
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.ops.attention_builder import add_backend_steps
 from hookserve.ops.context import (
     AttentionMetadata,
     ForwardContext,
@@ -34,7 +35,7 @@ from .model_registry import find_model
 from .processor_set import ProcessedRequest, ProcessorSet
 from .sampler import Sampler, SamplingMetadata
 from .step import GrammarOutput, ModelRunnerOutput, SchedulerOutput
-from .vllm_config import VllmConfig
+from .vllm_config import VllmConfig, set_current_vllm_config
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Plugin
@@ -114,7 +115,10 @@ class ModelRunner:
         self._take_sampling()
         loader = host.registry("model_loader").get(loader_name(self.vllm_config))
         try:
-            with host.enter(loader.plugin if loader is not None else None):
+            with (
+                host.enter(loader.plugin if loader is not None else None),
+                set_current_vllm_config(self.vllm_config),
+            ):
                 self.model = get_model_loader(self.vllm_config).load_model(
                     vllm_config=self.vllm_config, model_config=config
                 )
@@ -159,6 +163,7 @@ class ModelRunner:
         Args:
             num_blocks: blocks for requests; one more, number 0, pads tables and stays zero.
         """
+        add_backend_steps(self.attention_layers(), self.vllm_config, self.device)
         for name, spec in self.get_kv_cache_spec().items():
             layer = self.attention_layers()[name]
             shape = layer.kv_cache_shape(num_blocks + 1, self.block_size)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .attention_backend import AttentionBackend, AttentionImpl, AttentionLayerBase
+from .attention_builder import BackendSteps
 from .context import ModelContext, get_forward_context, get_model_context
 from .custom_op import PluggableLayer
 from .kv_cache_spec import FullAttentionSpec
@@ -76,6 +77,7 @@ class Attention(PluggableLayer, AttentionLayerBase):
         self._ops = take_attention_ops(self.attn_backend)
         self.impl = self._make_impl()
         self.kv_cache = torch.empty(0)
+        self._steps: BackendSteps | None = None
         if context is not None:
             if prefix in context.static_forward_context:
                 raise ValueError(f"two attention layers have the prefix {prefix!r}")
@@ -106,6 +108,16 @@ class Attention(PluggableLayer, AttentionLayerBase):
         self._ops = take_attention_ops(backend)
         self.impl = self._make_impl()
         self.impl.process_weights_after_loading(self.dtype)
+
+    def use_steps(self, steps: BackendSteps, scale: torch.Tensor) -> None:
+        """Do this before the backend computes.
+
+        Args:
+            scale: one; of queries, keys, values and weights, for backends that read them.
+        """
+        self._steps = steps
+        self._q_scale = self._k_scale = self._v_scale = self._prob_scale = scale
+        self._q_scale_float = self._k_scale_float = self._v_scale_float = 1.0
 
     def _make_impl(self) -> AttentionImpl:
         return impl_class(self.attn_backend, self._ops)(
@@ -156,6 +168,12 @@ class Attention(PluggableLayer, AttentionLayerBase):
                 f"{self.attn_backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
                 f"expected {expected} numbers, keys and values of {num_blocks} blocks"
             )
+        if shape[0] != num_blocks:
+            raise ValueError(
+                f"attention layer {self.layer_name!r}: the attention backend "
+                f"{self.attn_backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
+                f"expected its {num_blocks} blocks in the first dimension"
+            )
         return shape
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
@@ -191,6 +209,8 @@ class Attention(PluggableLayer, AttentionLayerBase):
         query = query.view(-1, self.num_heads, self.head_size)
         key = key.view(-1, self.num_kv_heads, self.head_size)
         value = value.view(-1, self.num_kv_heads, self.head_size)
+        if self._steps is not None:
+            metadata = self._steps.before(self, key, value, metadata)
         output = query.new_empty(query.shape) if impl.writes_output else None
         attended = impl.forward(self, query, key, value, self.kv_cache, metadata, output)
         return attended.view(query.shape[0], -1)

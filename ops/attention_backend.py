@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from .attention_builder import AttentionMetadataBuilder
 from .context import AttentionMetadata
 from .kv_cache_spec import KVCacheSpec
 
@@ -54,6 +55,22 @@ class AttentionImpl:
         self.num_kv_heads = num_kv_heads or num_heads
         self.sliding_window = sliding_window
         self.logits_soft_cap = logits_soft_cap
+
+    def do_kv_cache_update(
+        self,
+        layer: nn.Module,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Append the step's keys and values to the cache, if the backend's ``forward`` does not.
+
+        Args:
+            key: ``[tokens, num_kv_heads, head_size]``, as ``value``.
+            slot_mapping: ``[tokens]`` int64: ``block * block_size + offset`` of each.
+        """
+        raise TypeError(f"{type(self).__qualname__} must define do_kv_cache_update")
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Told the layer's cache once it is there: zeros, of the shape that the backend stated."""
@@ -102,6 +119,9 @@ class AttentionBackend:
 
     supported_dtypes: ClassVar[Sequence[torch.dtype]] = ()
     """Empty: all."""
+    forward_includes_kv_cache_update: ClassVar[bool] = True
+    """Whether ``forward`` appends the step's keys and values itself; else the layer calls
+    ``do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)`` before it."""
 
     @staticmethod
     def get_name() -> str:
@@ -110,6 +130,12 @@ class AttentionBackend:
     @staticmethod
     def get_impl_cls() -> type[AttentionImpl]:
         raise TypeError("an attention backend must define get_impl_cls")
+
+    @staticmethod
+    def get_builder_cls() -> type[AttentionMetadataBuilder] | None:
+        """What makes the metadata that ``forward`` is given; ``None``: it takes
+        ``context.AttentionMetadata``."""
+        return None
 
     @staticmethod
     def get_kv_cache_shape(

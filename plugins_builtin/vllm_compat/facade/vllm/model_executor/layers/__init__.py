@@ -1,3 +1,7 @@
 """Layers that models are built of."""
 
+from __future__ import annotations
+
+__all__: list[str] = []
+
 __surface__: dict[str, str] = {}

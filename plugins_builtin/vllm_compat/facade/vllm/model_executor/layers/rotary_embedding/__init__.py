@@ -1,0 +1,20 @@
+"""Rotary positions."""
+
+from __future__ import annotations
+
+from hookserve.ops.rotary_embedding import RotaryEmbedding, get_rope
+
+__all__ = ["RotaryEmbedding", "get_rope"]
+
+__surface__ = {
+    "RotaryEmbedding": (
+        "live: get_rope builds it, with the frequencies of each pair in place of a base; a "
+        "subclass that hands its arguments on replaces it"
+    ),
+    "get_rope": (
+        "live: models take their rotary embedding from it; halves of a head turn, interleaved "
+        "pairs are refused"
+    ),
+    "MRotaryEmbedding": "refused: positions have one row here, as no images or sound are taken",
+    "DualChunkRotaryEmbedding": "refused: no attention in chunks is served",
+}
