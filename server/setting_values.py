@@ -1,79 +1,23 @@
-"""One setting's value, read from a text or checked as a file gave it.
+"""One setting's value, read from a text or checked as a file gave it; keys of the server among
+them. The others are read by ``engine.setting_values``.
 
 Which setting a value belongs to, and which of several values wins, is ``settings``'.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import types
-import typing
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from hookserve.engine.errors import ConfigError, HookserveError, UsageError
-from hookserve.engine.setting import Setting
+from hookserve.engine import setting_values
+from hookserve.engine.setting_values import Origin, Spec, derive_kind, wrong_value
 
 from .secret import Secret
 
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(i?[bB])?")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off", "")
+__all__ = ["Origin", "Spec", "check_value", "derive_kind", "read_text"]
+
 _KEY = re.compile(r"[\x21-\x7e]+")
 """What can be sent behind ``Bearer`` in a header."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a value came from: ``default``, or a kind and the flag, variable or file."""
-
-    kind: str
-    key: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.key}".rstrip()
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A setting with its names: everything about it but its value."""
-
-    name: str
-    owner: str
-    setting: Setting
-    kind: str
-    default: Any
-
-    @property
-    def key(self) -> str:
-        return self.setting.flag or self.name.replace("_", "-")
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.key
-
-    @property
-    def env(self) -> str:
-        return self.setting.env or "HOOKSERVE_" + self.name.upper()
-
-
-def derive_kind(hint: Any) -> str:
-    """The kind of a field from its type: ``int | None`` is ``whole``, a tuple is a ``list``."""
-    if isinstance(hint, types.UnionType):
-        (hint,) = (part for part in typing.get_args(hint) if part is not type(None))
-    hint = typing.get_origin(hint) or hint
-    kinds = {
-        str: "text",
-        int: "whole",
-        float: "number",
-        bool: "switch",
-        tuple: "list",
-        dict: "json",
-    }
-    return kinds[hint]
 
 
 def read_text(spec: Spec, text: str, origin: Origin) -> Any:
@@ -84,151 +28,25 @@ def read_text(spec: Spec, text: str, origin: Origin) -> Any:
     """
     if spec.kind == "secret":
         return (_read_secret(spec, text, origin),)
-    setting = spec.setting
-    stripped = text.strip()
-    if stripped.lower() in setting.unset:
-        return None
-    if spec.kind == "switch":
-        if stripped.lower() in _TRUE + _FALSE:
-            return stripped.lower() in _TRUE
-        raise _wrong(spec, text, origin, "true or false")
-    if spec.kind == "list":
-        return _read_list(spec, stripped, origin)
-    if spec.kind == "json":
-        return _read_json(spec, stripped, origin)
-    if spec.kind == "text":
-        return _choose(spec, text, origin)
-    return _in_range(spec, _read_number(spec, stripped, origin), origin)
+    return setting_values.read_text(spec, text, origin)
 
 
 def check_value(spec: Spec, value: Any, origin: Origin) -> Any:
     """Check a value that a file gave with its own type; texts are read as flags are."""
+    if spec.kind != "secret":
+        return setting_values.check_value(spec, value, origin)
     if isinstance(value, str):
         return read_text(spec, value, origin)
-    if spec.kind == "switch" and isinstance(value, bool):
-        return value
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
-        if spec.kind == "list":
-            return _names(value)
-        if spec.kind == "secret":
-            return tuple(dict.fromkeys(_read_secret(spec, text, origin) for text in value))
-    if spec.kind == "json" and isinstance(value, dict):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        is_whole = isinstance(value, int) and spec.kind in ("whole", "bytes", "tokens")
-        if is_whole or spec.kind == "number":
-            return read_text(spec, str(value), origin)
-    raise _wrong(spec, value, origin, _expected(spec))
+        return tuple(dict.fromkeys(_read_secret(spec, text, origin) for text in value))
+    raise wrong_value(spec, value, origin, _EXPECTED)
+
+
+_EXPECTED = "a key of visible ASCII characters without spaces"
 
 
 def _read_secret(spec: Spec, text: str, origin: Origin) -> Secret:
     """A key must not be empty: whoever gives an empty one meant to close the server."""
     if _KEY.fullmatch(text) is None:
-        raise _wrong(spec, text, origin, _expected(spec))
+        raise wrong_value(spec, text, origin, _EXPECTED)
     return Secret(text)
-
-
-def _read_number(spec: Spec, text: str, origin: Origin) -> int | float:
-    try:
-        if spec.kind == "number":
-            number = float(text)
-            if number != number or number in (float("inf"), float("-inf")):
-                raise _wrong(spec, text, origin, _expected(spec))
-            return number
-        if spec.kind == "whole" or text.lstrip("-").isdigit():
-            return int(text)
-    except ValueError:
-        raise _wrong(spec, text, origin, _expected(spec)) from None
-    match = _BYTES.fullmatch(text)
-    if match is None or (spec.kind == "tokens" and match[3]):
-        raise _wrong(spec, text, origin, _expected(spec))
-    digits, scale, unit = match.groups()
-    # Without a unit, a capital is a power of 1024 and a small letter of 1000, as elsewhere.
-    binary = unit.startswith("i") if unit else scale.isupper()
-    try:
-        return int(float(digits) * (1024 if binary else 1000) ** _POWERS[scale.lower()])
-    except OverflowError:
-        raise _wrong(spec, text, origin, _expected(spec)) from None
-
-
-def _in_range(spec: Spec, number: int | float, origin: Origin) -> int | float:
-    low, high = spec.setting.minimum, spec.setting.maximum
-    if (low is not None and number < low) or (high is not None and number > high):
-        raise _wrong(spec, number, origin, _expected(spec))
-    return number
-
-
-def _read_list(spec: Spec, text: str, origin: Origin) -> tuple[str, ...]:
-    if text.startswith("["):
-        try:
-            items = json.loads(text)
-        except (ValueError, RecursionError):
-            items = None
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise _wrong(spec, text, origin, _expected(spec))
-    else:
-        items = text.split(",")
-    return _names(items)
-
-
-def _names(items: Iterable[str]) -> tuple[str, ...]:
-    return tuple(item.strip() for item in items if item.strip())
-
-
-def _read_json(spec: Spec, text: str, origin: Origin) -> dict[str, Any]:
-    if text.startswith("@"):
-        try:
-            with open(text[1:], encoding="utf-8") as file:
-                content = file.read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise _wrong(spec, text, origin, f"a file that can be read ({error})") from error
-    else:
-        content = text
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise _wrong(spec, text, origin, _expected(spec))
-    return value
-
-
-def _choose(spec: Spec, text: str, origin: Origin) -> str:
-    choices = spec.setting.choices
-    if not choices:
-        return text
-    wanted = text.strip().lower()
-    wanted = spec.setting.synonyms.get(wanted, wanted)
-    for choice in choices:
-        if choice.lower() == wanted:
-            return choice
-    raise _wrong(spec, text, origin, _expected(spec))
-
-
-def _expected(spec: Spec) -> str:
-    setting = spec.setting
-    if setting.choices:
-        return "one of " + ", ".join(setting.choices)
-    low, high = (
-        None if bound is None else f"{bound:g}" for bound in (setting.minimum, setting.maximum)
-    )
-    limits = f" from {low} to {high}" if high else f" of at least {low}" if low else ""
-    return {
-        "whole": "a whole number" + limits,
-        "number": "a number" + limits,
-        "tokens": f"a whole number{limits}, such as 4096, 4k or 4K",
-        "bytes": "a number of bytes, such as 536870912 or 512MiB",
-        "list": "names with commas between them",
-        "json": "a JSON object, or @FILE with one",
-        "switch": "true or false",
-        "text": "a text",
-        "secret": "a key of visible ASCII characters without spaces",
-    }[spec.kind]
-
-
-def _wrong(spec: Spec, value: Any, origin: Origin, expected: str) -> HookserveError:
-    shown = "(not shown)" if spec.kind == "secret" and value else repr(value)
-    shown = shown if len(shown) <= 200 else shown[:197] + "..."
-    if origin.kind == "flag":
-        return UsageError(f"{spec.flag} {shown}: expected {expected}")
-    return ConfigError(f"{spec.key} {shown} (from {origin}): expected {expected}")
