@@ -153,7 +153,8 @@ async def on_engine_failure(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Exception handler for Starlette's own 404 and 405, and for plugins' ``HTTPException``."""
     assert isinstance(error, HTTPException)
-    return http_failure(request.method, request.url.path, error).response()
+    method = request.scope.get("method", "GET")  # a WebSocket begins as one
+    return http_failure(method, request.url.path, error).response()
 
 
 def http_failure(method: str, path: str, error: HTTPException) -> ApiError:

@@ -33,7 +33,7 @@ writes first and reads then finds its reply: bytes, seconds, seconds without a b
 
 class LimitedHttpProtocol(HttpToolsProtocol):
     """A request that offers another protocol (``Upgrade``; some clients do with each) is answered
-    as if it did not: there is none to change to."""
+    as if it did not: there is none to change to, unless plugins' routes speak WebSocket."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,6 +77,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 rest = rest[offer.args[0] :]
             else:
                 return
+            if self._opens_websocket():
+                if not self._is_refused:
+                    self.handle_websocket_upgrade()
+                return
             if not self._ignores_upgrade():
                 return  # CONNECT: it has been answered, and what follows is not HTTP
             head = self._head_without_upgrade()
@@ -87,7 +91,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _ignores_upgrade(self) -> bool:
         """Whether the parser takes what follows the headers for another protocol, though it is the
         request's body."""
-        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
+        if self.parser.get_method() == b"CONNECT" or self._opens_websocket():
+            return False
+        return bool(self.parser.should_upgrade())
+
+    def _opens_websocket(self) -> bool:
+        """Whether the connection is a WebSocket's from here on; not while a reply is due."""
+        if not self.parser.should_upgrade() or not self._should_upgrade():
+            return False
+        return not self._is_replying()
 
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()
@@ -105,6 +117,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(refusal)
             return
         super().on_headers_complete()  # raises for a target that is no URL
+        if self._opens_websocket():
+            return
         self._in_request = True
         self.cycle.transport = cast("asyncio.Transport", _PatientTransport(self))
 
@@ -122,7 +136,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._is_refused or self._ignores_upgrade():
+        if self._is_refused or self._ignores_upgrade() or self._opens_websocket():
             return
         self._in_request = False
         if self._dropped is not None:

@@ -6,6 +6,7 @@ Which of them are served, and in which order, is ``route_order``'s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,9 @@ class OwnedRoute(BaseRoute):
                 self.claim.name,
                 scope["path"],
             )
+            if scope["type"] == "websocket":
+                await _close(send)
+                return
             if exchange.is_started:
                 raise ReplyCutShort from None
             cause = error.__cause__ if isinstance(error, PluginExit) else error
@@ -138,3 +142,9 @@ class OwnedRoute(BaseRoute):
                 {**by_class, **{key: own[key] for key in own if not isinstance(key, int)}},
                 {**by_status, **{key: own[key] for key in own if isinstance(key, int)}},
             )
+
+
+async def _close(send: Send) -> None:
+    """End a WebSocket, if it is not over. 1011 is a server's failure (RFC 6455, 7.4.1)."""
+    with contextlib.suppress(Exception):  # the server under it says so where it is
+        await send({"type": "websocket.close", "code": 1011, "reason": ""})

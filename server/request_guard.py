@@ -18,6 +18,7 @@ from hookserve.hookspecs.notify_loop import caught
 from .errors import ReplyCutShort, internal_error
 from .health import Health
 from .request_context import begin, request_id_of, route_path
+from .route_access import send_refusal
 
 logger = logging.getLogger("hookserve.server.request")
 
@@ -36,6 +37,9 @@ class RequestGuard:
         self._health = health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open_websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -66,6 +70,15 @@ class RequestGuard:
             if is_started:
                 raise ReplyCutShort from None
             await internal_error(request_id).response()(scope, receive, send_with_id)
+
+    async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Behind the same gate. What fails in it is told by whose it is, and ends the connection."""
+        begin(scope, _request_id(scope))
+        problem = self._health.problem()
+        if problem is not None:
+            await send_refusal(problem.error(), scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         """The 503 for a request that cannot be served in this phase."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Host, Match
 from starlette.types import Scope
 
 from hookserve.hookspecs import Claim, PluginConflictError
@@ -177,10 +177,13 @@ def catch_all(served: Served, core: Sequence[tuple[BaseRoute, str]]) -> str | No
     """Which built-in route one of an endpoint's would answer without being that very path and
     method; ``None``: none of them does."""
     for route in served.routes:
-        own = {key for part in served.parts_of(route) for key in keys_of(part)}
+        parts = served.parts_of(route)
+        own = {key for part in parts for key in keys_of(part)}
+        # What goes by the host that a request names answers all of its paths.
+        is_open = any(isinstance(part, Host) for part in parts)
         for other, owner in core:
             for key in keys_of(other):
-                answers = route.matches(_scope_of(other, key))[0] is Match.FULL
+                answers = is_open or route.matches(_scope_of(other, key))[0] is Match.FULL
                 if answers and key not in own:
                     shown = getattr(route, "path", None) or ", ".join(map(str, sorted(own)))
                     return (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 from collections.abc import Generator, Sequence
 
 import uvicorn
+from uvicorn.config import WSProtocolType
 
 from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_child import ENGINE_COMMAND
@@ -162,7 +164,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 runtime.app,
                 http=LimitedHttpProtocol,
-                ws="none",
+                ws=_websocket_protocol(runtime.endpoints.websockets()),
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
@@ -176,8 +178,6 @@ class HttpServer(uvicorn.Server):
             )
         )
         self.flush_s = STOP_FLUSH_S
-        for route in runtime.endpoints.websockets():
-            logger.warning("%s is never reached: this server speaks HTTP alone", route)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -197,6 +197,21 @@ class HttpServer(uvicorn.Server):
             task.cancel()
         if state.tasks:
             await asyncio.wait(set(state.tasks), timeout=0.1)
+
+
+def _websocket_protocol(routes: Sequence[str]) -> WSProtocolType:
+    """uvicorn's name for what speaks WebSocket; nothing does unless plugins have routes for it."""
+    if not routes:
+        return "none"
+    if importlib.util.find_spec("websockets") is not None:
+        return "websockets-sansio"
+    for route in routes:
+        logger.warning(
+            "%s is never reached: there is no library for WebSockets; pip install "
+            "hookserve[websocket]",
+            route,
+        )
+    return "none"
 
 
 @contextlib.contextmanager

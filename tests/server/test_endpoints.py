@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -124,9 +125,14 @@ def test_a_route_that_a_built_in_one_hides_is_told(
     assert "/v1/models/{model:path}" in line
 
 
-def test_a_websocket_that_the_servers_own_http_does_not_speak_is_told(
-    serve_script: Any, caplog: pytest.LogCaptureFixture
+def test_a_websocket_that_nothing_installed_speaks_is_told(
+    serve_script: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "websockets" else find(name)
+    )
+
     async def run() -> None:
         plugin = Plugin(Several(WebSocketRoute("/ws", nothing), Route("/mine", nothing)))
         async with serve_script(say("ab"), plugins=[plugin]) as served:
@@ -136,7 +142,8 @@ def test_a_websocket_that_the_servers_own_http_does_not_speak_is_told(
 
     asyncio.run(run())
     (line,) = [r.getMessage() for r in caplog.records if "never reached" in r.getMessage()]
-    assert line.startswith("WebSocket /ws of object:Plugin is never reached: this server speaks ")
+    assert line.startswith("WebSocket /ws of object:Plugin is never reached: there is no ")
+    assert line.endswith("pip install hookserve[websocket]")
 
 
 async def nothing(*args: Any) -> None: ...

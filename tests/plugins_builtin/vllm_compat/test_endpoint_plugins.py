@@ -1,0 +1,333 @@
+"""Endpoint plugins as they are written for vLLM: routes on a FastAPI application of the server's."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+
+from hookserve.engine.errors import InvalidRequestError, NotServedError
+from hookserve.engine.prompt_client import PromptClient
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.hookspecs import Endpoint, Host, PluginConflictError, PluginSettings, hookimpl
+from hookserve.plugins_builtin.vllm_compat.endpoints import AttachedEndpoint, EndpointEntry, load
+from hookserve.server.endpoint_set import EndpointSet
+from hookserve.server.secret import Secret
+from http_front import exchange, listening
+from scripted_engine import say
+
+Attach = Callable[[FastAPI], None]
+
+
+class Routes:
+    """An endpoint plugin as its author writes one."""
+
+    name = "mine"
+    required_tasks: tuple[str, ...] | None = None
+
+    def __init__(self, attach: Attach) -> None:
+        self._attach = attach
+        self.given: tuple[Any, ...] = ()
+
+    def attach_router(self, app: FastAPI) -> None:
+        self._attach(app)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        self.given = (engine_client, state, args)
+
+
+class One(EndpointEntry):
+    def __init__(self, attach: Attach | Any, name: str = "mine") -> None:
+        made = Routes(attach) if callable(attach) else attach
+        self.made = made
+        super().__init__(name, lambda: made)
+
+
+class Two(One):
+    pass
+
+
+class Body(BaseModel):
+    count: int
+
+
+def test_what_fastapi_offers_works_on_its_application(serve_script: Any) -> None:
+    """Functions with parameters, bodies that are checked, dependencies, included routers, mounts,
+    ``HTTPException``, and the state that ``init_state`` was given."""
+
+    def word(request: Request) -> str:
+        return str(request.app.state.word)
+
+    class Plugin(Routes):
+        def attach_router(self, app: FastAPI) -> None:
+            router = APIRouter(prefix="/v1/mine", tags=["mine"])
+
+            @app.get("/v1/hello")
+            async def hello(raw_request: Request, times: int = 1) -> dict[str, Any]:
+                return {"word": raw_request.app.state.word * times}
+
+            @router.post("/sum")
+            def add(body: Body, word: str = Depends(word)) -> dict[str, Any]:
+                return {"sum": body.count + 1, "word": word}
+
+            @router.get("/closed/{name}")
+            async def closed(name: str) -> None:
+                raise HTTPException(503, f"no {name} here", headers={"retry-after": "3"})
+
+            app.include_router(router)
+            app.mount("/sub", Starlette(routes=[Route("/page", lambda r: PlainTextResponse("p"))]))
+
+        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+            state.word = "ab"
+
+    async def run() -> None:
+        plugin = One(Plugin(print))
+        async with serve_script(say("ab"), plugins=[plugin]) as served:
+            http = served.http
+            reply = await http.get("/v1/hello?times=2")
+            assert (reply.status_code, reply.json()) == (200, {"word": "abab"})
+            assert reply.headers["x-request-id"]
+            reply = await http.post("/v1/mine/sum", json={"count": 3})
+            assert reply.json() == {"sum": 4, "word": "ab"}
+            reply = await http.get("/v1/mine/closed/door")
+            assert (reply.status_code, reply.headers["retry-after"]) == (503, "3")
+            assert reply.json()["error"]["message"] == "no door here"
+            assert (await http.get("/sub/page")).text == "p"
+            # And the server's own routes and answers are what they are without it.
+            reply = await http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.json()["choices"][0]["text"] == "ab"
+            assert (await http.get("/nowhere")).json()["error"]["code"] == "unknown_route"
+            assert (await http.delete("/v1/models")).json()["error"]["code"] == "method_not_allowed"
+
+    asyncio.run(run())
+
+
+@pytest.mark.checklist(97, 98)
+def test_a_body_that_does_not_fit_is_a_422_in_the_servers_envelope(serve_script: Any) -> None:
+    def attach(app: FastAPI) -> None:
+        @app.post("/v1/mine")
+        async def mine(body: Body) -> None: ...
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(attach)]) as served:
+            reply = await served.http.post("/v1/mine", json={"count": "many secrets"})
+        assert reply.status_code == 422
+        error = reply.json()["error"]
+        assert (error["param"], error["code"]) == ("body.count", "invalid_value")
+        assert error["type"] == "invalid_request_error"
+        assert "valid integer" in error["message"] and "secrets" not in reply.text
+
+    asyncio.run(run())
+
+
+def test_what_a_handler_raises_names_the_plugin_and_shows_nothing(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the engine refuses is no failure; what it cannot do is a 501."""
+
+    class Plugin(Routes):
+        def attach_router(self, app: FastAPI) -> None:
+            @app.get("/v1/raise/{what}")
+            async def raising(request: Request, what: str) -> None:
+                if what == "sleep":
+                    await request.app.state.engine.sleep()
+                if what == "empty":
+                    raise InvalidRequestError("no prompt", param="prompt")
+                raise ZeroDivisionError("secret detail")
+
+        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+            state.engine = engine_client
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(Plugin(print))]) as served:
+            reply = await served.http.get("/v1/raise/any")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (500, "plugin_error")
+            assert "object:One" in reply.text and "secret" not in reply.text
+            reply = await served.http.get("/v1/raise/sleep")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (501, "not_served")
+            assert "sleep: " in reply.json()["error"]["message"]
+            assert (await served.http.get("/v1/raise/empty")).status_code == 400
+
+    asyncio.run(run())
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert lines == ["plugin object:One: endpoint mine failed at '/v1/raise/any'"]
+
+
+@pytest.mark.checklist(102, 103)
+def test_the_same_path_and_method_replaces_and_leaves_the_other_method(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def attach(app: FastAPI) -> None:
+        assert any(getattr(route, "path", "") == "/v1/models" for route in app.routes)
+        router = APIRouter()
+
+        @router.get("/v1/completions")
+        async def completions() -> str:
+            return "mine"
+
+        @router.get("/v1/models")
+        async def models() -> str:
+            return "mine"
+
+        app.include_router(router)
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(attach)]) as served:
+            http = served.http
+            assert (await http.get("/v1/completions")).json() == "mine"
+            assert (await http.get("/v1/models")).json() == "mine"
+            reply = await http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.json()["choices"][0]["text"] == "ab"
+            assert (await http.get("/v1/models/m")).json()["id"] == "m"
+
+    asyncio.run(run())
+    said = [r.getMessage() for r in caplog.records if "overrides" in r.getMessage()]
+    assert said == [
+        "GET /v1/models: object:One overrides the built-in route of hookserve:builtin:endpoints"
+    ]
+
+
+CATCH_ALLS: list[tuple[str, Attach, str]] = [
+    ("a path", lambda app: app.add_api_route("/{p:path}", print), "GET /livez"),
+    ("another name", lambda app: app.add_api_route("/v1/models/{name}", print), "GET /v1/models/"),
+    ("a mount", lambda app: app.mount("/v1", print), "GET /v1/plugins"),
+    ("a host", lambda app: app.host("{any:path}", print), "GET /livez"),
+]
+
+
+@pytest.mark.parametrize(
+    ("attach", "swallowed"), [each[1:] for each in CATCH_ALLS], ids=[each[0] for each in CATCH_ALLS]
+)
+@pytest.mark.parametrize("is_included", [False, True])
+def test_a_catch_all_that_would_answer_a_built_in_route_is_refused(
+    serve_script: Any, attach: Attach, swallowed: str, is_included: bool
+) -> None:
+    def included(app: FastAPI) -> None:
+        router = APIRouter()
+        attach(router)  # type: ignore[arg-type]
+        app.include_router(router)
+
+    async def run() -> None:
+        other = Two(lambda app: app.add_api_route("/v1/other", lambda: "other"), "other")
+        plugin = One(included if is_included else attach)
+        async with serve_script(say("ab"), plugins=[plugin, other]) as served:
+            reply = await served.http.post("/v1/completions", json={"prompt": "a"})
+            assert reply.json()["choices"][0]["text"] == "ab"
+            assert (await served.http.get("/v1/other")).json() == "other"
+            assert (await served.http.get("/any/thing")).status_code == 404
+            (line,) = served.runtime.host.problems()
+        assert "object:One is out" in line and "would answer " + swallowed in line
+
+    asyncio.run(run())
+
+
+def test_two_plugins_on_one_new_path_are_a_conflict_however_they_add_it() -> None:
+    def attach(app: FastAPI) -> None:
+        app.add_api_route("/v1/mine/{name}", print)
+
+    def included(app: FastAPI) -> None:
+        router = APIRouter()
+        router.add_api_route("/mine/{id}", print)
+        app.include_router(router, prefix="/v1")
+
+    host = Host(["front"], PluginSettings(allow=()), [One(attach), Two(included, "other")])
+    with pytest.raises(PluginConflictError) as caught:
+        EndpointSet.build(host)
+    said = "GET /v1/mine/{} is claimed by object:One and by object:Two"
+    other = "GET /v1/mine/{} is claimed by object:Two and by object:One"
+    assert str(caught.value).startswith((said, other))
+
+
+def test_keys_and_limits_hold_for_plugins_routes_whatever_their_path(serve_script: Any) -> None:
+    def attach(app: FastAPI) -> None:
+        router = APIRouter()
+
+        @router.get("/health")
+        @router.get("/v1/plugins")
+        @router.get("/outside")
+        async def answer() -> str:
+            return "mine"
+
+        @router.post("/outside")
+        async def take(request: Request) -> int:
+            return len(await request.body())
+
+        app.include_router(router)
+
+    async def run() -> None:
+        keys = {"api_key": (Secret("k"),), "admin_key": (Secret("a"),)}
+        async with serve_script(say("ab"), plugins=[One(attach)], settings=keys) as served:
+            user, admin = ({"authorization": f"Bearer {key}"} for key in "ka")
+
+            async def status(path: str, **headers: Any) -> int:
+                reply: httpx.Response = await served.http.get(path, **headers)
+                return reply.status_code
+
+            for path in ("/health", "/v1/plugins", "/outside"):
+                assert await status(path) in (401, 403)
+                assert await status(path, headers=admin) == 200
+            assert await status("/outside", headers=user) == 200
+            assert await status("/v1/plugins", headers=user) == 403, "the built-in one was admin's"
+            assert await status("/livez") == 200
+            big = {**user, "content-length": str(2**40)}
+            reply = await served.http.post("/outside", content=b"a", headers=big)
+            assert reply.json()["error"]["code"] == "body_too_large"
+
+    asyncio.run(run())
+
+
+# -- websockets -------------------------------------------------------------------------------------
+
+
+def test_a_websocket_is_spoken_by_the_servers_own_http(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind the keys; what is no upgrade, or is asked of another path, is HTTP as before."""
+
+    def attach(app: FastAPI) -> None:
+        @app.websocket("/v1/talk/{name}")
+        async def talk(websocket: WebSocket, name: str) -> None:
+            await websocket.accept()
+            said = await websocket.receive_text()
+            await websocket.send_text(f"{name}: {said} {websocket.app.state.mine}")
+            raise ZeroDivisionError
+
+    async def run() -> None:
+        plugin = One(attach)
+        settings = {"api_key": (Secret("k"),)}
+        async with (
+            serve_script(say("ab"), plugins=[plugin], settings=settings) as served,
+            listening(served.runtime) as port,
+        ):
+            served.runtime.app.state.mine = "mine"
+            url, key = f"ws://127.0.0.1:{port}/v1/talk/to", {"authorization": "Bearer k"}
+            with pytest.raises(InvalidStatus, match="401"):
+                await connect(url)
+            async with connect(url, additional_headers=key) as talk:
+                await talk.send("hi")
+                assert await talk.recv() == "to: hi mine"
+                with pytest.raises(ConnectionClosedError) as ended:
+                    await talk.recv()
+            assert ended.value.rcvd is not None and ended.value.rcvd.code == 1011
+            with pytest.raises(InvalidStatus, match="403"):
+                await connect(f"ws://127.0.0.1:{port}/v1/nothing", additional_headers=key)
+            offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c"
+            assert (await exchange(port, offer + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            served.runtime.health.set_draining()
+            with pytest.raises(InvalidStatus, match="503"):
+                await connect(url, additional_headers=key)
+
+    asyncio.run(run())
+    assert "object:One: endpoint mine failed at '/v1/talk/to'" in caplog.text
