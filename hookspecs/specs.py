@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     kind="model",
 )
 def register_model(ctx: PluginContext) -> ModelEntry | Iterable[ModelEntry] | None:
-    """Declare model architectures. The class is imported only in the process that builds it.
+    """Declare model architectures. The class is imported only in workers and the inspector.
 
     Returns: one ``ModelEntry``, several, or ``None``.
     Runs in: front, engine, worker, inspector.

@@ -34,7 +34,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     Args:
         arch: the architecture's name, such as ``"LlamaForCausalLM"``.
         target: the class that implements it (model contract: ``docs/models.md``).
-        info: facts about the class that a process which does not import it may need.
+        info: facts about the class, by the names of ``hookserve.engine.model_facts.ModelFacts``,
+            for processes that do not import it; ``None``: an inspector finds them out.
     """
 
     arch: str
