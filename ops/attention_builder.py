@@ -144,7 +144,9 @@ def add_backend_steps(layers: dict[str, Any], vllm_config: Any, device: torch.de
     it computes."""
     by_backend: dict[type[AttentionBackend], list[str]] = {}
     for name, layer in layers.items():
-        by_backend.setdefault(layer.get_attn_backend(), []).append(name)
+        # A model's own layer that computes attention itself has no backend.
+        if hasattr(layer, "get_attn_backend"):
+            by_backend.setdefault(layer.get_attn_backend(), []).append(name)
     for backend, names in by_backend.items():
         builder_class = backend.get_builder_cls()
         writes_apart = not backend.forward_includes_kv_cache_update
