@@ -188,7 +188,9 @@ def test_what_it_does_without_is_told_at_the_start(
         assert not caplog.messages
         make("shortestfirst")
         make("schedulers:OwnVictim")
-    first, hook, second = caplog.messages
+    unstable = "'shortestfirst' of plugin file:schedulers: a scheduler's interface is not stable"
+    assert unstable in caplog.messages[0]
+    first, _, hook, second = caplog.messages[1:]
     who = "scheduler 'shortestfirst' of plugin file:schedulers, ShortestFirst, does without: "
     assert first == who + "priority (requests are served by their own priority)"
     asks = "scheduler 'schedulers:OwnVictim' does not ask the hook select_victim, which "
