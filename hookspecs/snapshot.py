@@ -114,7 +114,8 @@ class Snapshot:
     def _loggers(self) -> list[LoggerState]:
         """Of the root and of each logger of the host; those that plugins are given are theirs, and
         so are those that they name after modules that are not there."""
-        logging.getLogger(HOST_PACKAGE)  # made here if nobody has asked for it so far
+        for package in self._packages:
+            logging.getLogger(package)  # made here if nobody has asked for it so far
         own: list[logging.Logger] = [logging.root]
         for name, logger in list(logging.root.manager.loggerDict.items()):
             package = name.partition(".")[0]

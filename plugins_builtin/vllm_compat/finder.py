@@ -100,7 +100,8 @@ class FacadeFinder(MetaPathFinder):
         self,
         context: DistributionFinder.Context = DistributionFinder.Context(),  # noqa: B008
     ) -> Iterator[Distribution]:
-        if context.name is None or canonical(context.name) == PACKAGE:
+        is_of_this_process = "path" not in vars(context)  # not of folders that somebody names
+        if is_of_this_process and (context.name is None or canonical(context.name) == PACKAGE):
             yield ServedDistribution(FOLDER, self.versions.asked_now)
 
 

@@ -95,6 +95,18 @@ class ForeignFiles:
         return all(path in known for path in found)
 
 
+def unlisted(module: str) -> Path | None:
+    """Where a module lies that is on the path, and that no distribution lists; what belongs to
+    vLLM itself is none."""
+    for site in dict.fromkeys(sys.path):
+        base = Path(site, *module.split("."))
+        for path in (base, base.with_name(f"{base.name}.py")):
+            if path.exists():
+                there = metadata.distributions(path=[site])
+                return None if any(map(is_vllm_itself, there)) else path
+    return None
+
+
 def _listed(distribution: metadata.Distribution) -> Iterator[str]:
     """Files under ``vllm/`` of a RECORD."""
     record = distribution.read_text("RECORD") or ""

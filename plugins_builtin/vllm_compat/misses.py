@@ -17,6 +17,8 @@ from typing import Any
 
 from hookserve.hookspecs import running
 
+from .foreign_files import unlisted
+
 logger = logging.getLogger(__name__)
 
 PACKAGE = "vllm"
@@ -68,7 +70,8 @@ def explain(error: BaseException) -> str | None:
     while True:
         symbol = missing_symbol(error)
         if symbol is not None:
-            return f"{symbol} is not served here{_reason(symbol)}{_raised_at(error)}; see {PAGE}"
+            why = _reason(symbol) or _lies_there(symbol)
+            return f"{symbol} is not served here{why}{_raised_at(error)}; see {PAGE}"
         if error.__cause__ is None:
             return None
         error = error.__cause__
@@ -134,6 +137,16 @@ def _reason(symbol: str) -> str:
             return f": {said.removeprefix(REFUSED).strip()}"
         parts.pop()
     return ""
+
+
+def _lies_there(symbol: str) -> str:
+    path = None if ":" in symbol else unlisted(symbol)
+    if path is None:
+        return ""
+    return (
+        f": {path} is there, but no distribution lists it, as of an editable install; install it "
+        "without -e"
+    )
 
 
 def _surface_of(module: ModuleType | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ import msgspec
 
 from hookserve.hookspecs import Plugin, running
 from hookserve.hookspecs.discovery import required_ranges
+from hookserve.hookspecs.plugin_config import convert_config
 from hookserve.hookspecs.versions import VersionRangeError, in_range, release
 
 PACKAGE = "vllm"
@@ -38,9 +39,15 @@ class PresentedVersions:
 
     Args:
         plugins: those that the adapter made.
+
+    Raises:
+        hookserve.hookspecs.HostError: the operator's section of one is none.
     """
 
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
+        for plugin in plugins:
+            if plugin.config:
+                convert_config(plugin, PluginSection)
         self._plugins = [plugin for plugin in plugins if plugin.distribution]
         self._packages: dict[str, list[Plugin]] | None = None
         self._versions: dict[Plugin, str] = {}
