@@ -29,3 +29,13 @@ def vllm_facade() -> Iterator[None]:
     yield
     sys.meta_path[:] = before
     _forget_modules()
+
+
+@pytest.fixture(scope="session")
+def torch_threads() -> Iterator[None]:
+    """Workers in this process choose how many threads torch uses; afterwards it is as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
