@@ -106,7 +106,7 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
         if old is not _MISSING and type(old) is type(value) and old == value:
             continue
         new = _plain(value, path, owner)
-        shown = "nothing" if old is _MISSING else repr(old)
+        shown = "nothing" if old is _MISSING else repr(_named(old))
         level = logging.DEBUG if old == "auto" else logging.INFO  # what was left open is no change
         logger.log(level, "%s changed %s from %.120s to %.120s", owner, path, shown, repr(new))
         place = _STRUCT_FIELDS.get(path)
@@ -157,10 +157,13 @@ def _leaves(tree: VllmConfig) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def _named(value: Any) -> Any:
+    return value.name if isinstance(value, enum.Enum) else value
+
+
 def _plain(value: Any, path: str, owner: str) -> Any:
     """The value as data that crosses processes; an importable class becomes its path."""
-    if isinstance(value, enum.Enum):
-        return value.name
+    value = _named(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _same_loggers() -> Iterator[None]:
     """What a test does to the loggers, as a command that runs in this process, ends with it."""
-    loggers = [logging.getLogger(), logging.getLogger("hookserve")]
+    loggers = [logging.getLogger(name) for name in (None, "hookserve", "vllm")]
     before = [(list(each.handlers), each.level, each.propagate) for each in loggers]
     yield
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):

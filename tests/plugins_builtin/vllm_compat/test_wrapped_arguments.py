@@ -1,0 +1,186 @@
+"""Packages that wrap the two methods by which the engine's arguments become its configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookserve.engine.config import EngineConfig
+from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import ConfigError
+from hookserve.engine.vllm_config import VllmConfig
+from hookserve.hookspecs import Host, PluginSettings, bootstrap
+from hookserve.server.front_config import configure
+from hookserve.server.settings import resolve_settings
+from plugin_folder import install_plugin
+
+pytestmark = pytest.mark.usefixtures("vllm_facade")
+
+OWNER = "wrapping:vllm.general_plugins:wrapping"
+_WRAPPING = """
+import functools
+
+
+def register():
+    from vllm.config import CompilationMode, CUDAGraphMode
+    from vllm.engine.arg_utils import EngineArgs
+
+    make_model, make_engine = EngineArgs.create_model_config, EngineArgs.create_engine_config
+
+    def create_model_config(self):
+        {before_model}
+        model = make_model(self)
+        {after_model}
+        return model
+
+    @functools.wraps(make_engine)
+    def create_engine_config(self, *args, **kwargs):
+        {before_engine}
+        config = make_engine(self, *args, **kwargs)
+        {after_engine}
+        return config
+
+    EngineArgs.create_model_config = create_model_config
+    EngineArgs.create_engine_config = create_engine_config
+
+
+class MyScheduler:
+    pass
+"""
+
+
+@pytest.fixture
+def wrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Host]]:
+    """A front whose plugin runs these statements around the methods that it wraps."""
+    hosts: list[Host] = []
+    for name in ("create_model_config", "create_engine_config"):
+        monkeypatch.setattr(EngineArgs, name, getattr(EngineArgs, name))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def start(**statements: str) -> Host:
+        names = ("before_model", "after_model", "before_engine", "after_engine")
+        source = _WRAPPING.format(**{name: statements.get(name, "pass") for name in names})
+        groups = {"vllm.general_plugins": {"wrapping": "wrapping:register"}}
+        install_plugin(tmp_path, "wrapping", {"wrapping": source}, groups=groups)
+        hosts.append(bootstrap(["front"], PluginSettings()))
+        assert hosts[-1].problems() == []
+        return hosts[-1]
+
+    yield start
+    for host in hosts:
+        host.close()
+
+
+def build(host: Host, model: Path, **values: Any) -> EngineConfig:
+    return EngineArgs(model=str(model), **values).to_engine_config(host)
+
+
+def test_a_wrapper_that_changes_nothing_changes_nothing(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    alone = EngineArgs(model=str(tiny_llama)).to_engine_config()
+    assert build(wrap(), tiny_llama) == alone
+
+
+def test_arguments_are_changed_before_anything_is_decided(
+    wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hookserve.engine.plugin_arguments")
+    host = wrap(
+        before_model="self.load_format = 'my_format'; self.max_model_len = 40",
+        before_engine="self.enforce_eager = True",
+    )
+    args = EngineArgs(model=str(tiny_llama), sources={"load_format": "flag --load-format"})
+    config = args.to_engine_config(host)
+    assert (config.load.load_format, config.model.max_model_len) == ("my_format", 40)
+    assert config.enforce_eager is True
+    assert args.sources["load_format"] == args.sources["max_model_len"] == f"plugin {OWNER}"
+    told = {record.getMessage(): record.levelno for record in caplog.records}
+    assert told == {
+        f"plugin {OWNER} set load_format to 'my_format' (it was 'auto', from flag --load-format)": (
+            logging.WARNING
+        ),
+        f"plugin {OWNER} set max_model_len to 40 (it was None)": logging.INFO,
+        f"plugin {OWNER} set enforce_eager to True (it was False)": logging.INFO,
+    }
+
+
+def test_what_the_methods_give_back_may_be_changed(
+    wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hookserve.engine.config_changes")
+    host = wrap(
+        after_model="model.enforce_eager = True; model.max_model_len = 48",
+        after_engine="config.scheduler_config.scheduler_cls = MyScheduler; "
+        "config.cache_config.block_size = 32; config.additional_config['mark'] = [1]; "
+        "config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY; "
+        "config.compilation_config.level = CompilationMode.VLLM_COMPILE; "
+        "config.model_config.my_mark = 'seen'",
+    )
+    config = build(host, tiny_llama)
+    assert (config.enforce_eager, config.model.max_model_len) == (True, 48)
+    assert config.scheduler.scheduler_cls == "wrapping:MyScheduler"
+    assert config.cache.block_size == 32
+    assert config.additional_config == {"mark": [1]}
+    tree = VllmConfig.from_engine_config(config)  # as another process makes it
+    assert tree.compilation_config.cudagraph_mode.name == "FULL_DECODE_ONLY"
+    assert tree.compilation_config.mode.name == "VLLM_COMPILE"
+    assert tree.model_config.my_mark == "seen"  # type: ignore[attr-defined]
+    lines = [record.getMessage() for record in caplog.records]
+    assert f"{OWNER} changed model_config.max_model_len from 512 to 48" in lines
+    assert f"{OWNER} changed cache_config.block_size from 16 to 32" in lines
+    assert f"{OWNER} changed compilation_config.mode from 'NONE' to 'VLLM_COMPILE'" in lines
+
+
+def test_a_server_shows_whose_value_it_is(wrap: Callable[..., Host], tiny_llama: Path) -> None:
+    host = wrap(before_engine="self.enforce_eager = True", after_model="model.max_model_len = 48")
+    made = configure(resolve_settings({"model": str(tiny_llama)}, {"HOME": "/"}), host)
+    assert (made.engine.enforce_eager, made.engine.model.max_model_len) == (True, 48)
+    assert made.settings.values["enforce_eager"] is True
+    assert str(made.settings.origins["enforce_eager"]) == f"plugin {OWNER}"
+
+
+def test_a_value_that_cannot_cross_is_refused_by_field_and_owner(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(after_engine="config.scheduler_config.policy = object()")
+    with pytest.raises(ConfigError, match=rf"{OWNER} set scheduler_config.policy to an object"):
+        build(host, tiny_llama)
+
+
+@pytest.mark.parametrize(
+    ("statements", "method"),
+    [
+        ({"after_engine": "config = None"}, "create_engine_config"),
+        ({"after_model": "model = dict()"}, "create_model_config"),
+    ],
+)
+def test_a_wrapper_must_give_back_a_configuration(
+    wrap: Callable[..., Host], tiny_llama: Path, statements: dict[str, str], method: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{OWNER}: {method} gave back an object of type"):
+        build(wrap(**statements), tiny_llama)
+
+
+def test_a_quantization_that_a_wrapper_sets_must_be_one_that_is_there(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(before_model="self.quantization = 'nobodys'")
+    with pytest.raises(ConfigError, match="nobodys"):
+        build(host, tiny_llama)
+
+
+def test_the_methods_take_what_callers_of_the_ecosystem_give(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    wrap()
+    args = EngineArgs(model=str(tiny_llama), scheduler_cls=VllmConfig)  # type: ignore[arg-type]
+    tree = args.create_engine_config(usage_context="API server", headless=False)
+    assert tree.scheduler_config.scheduler_cls == "hookserve.engine.vllm_config:VllmConfig"
+    assert args.create_model_config().get_hidden_size() == tree.model_config.get_hidden_size()
+    with pytest.raises(ConfigError, match="headless"):
+        args.create_engine_config(headless=True)
