@@ -6,6 +6,7 @@ Settings as the operator gave them are ``settings``'; how an engine's configurat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -37,9 +38,10 @@ def configure(settings: Settings, host: Host) -> FrontConfig:
     from hookserve.engine.plugin_arguments import ask_plugins
     from hookserve.engine.text.tokenizer import load_tokenizer
 
+    before = settings.engine_args.sources
     args = ask_plugins(settings.engine_args, host)
     engine = args.to_engine_config(host)
-    settings = _with_arguments(settings, args)
+    settings = _with_arguments(settings, args, before)
     if settings.server.single_process and engine.parallel.workers_are_apart:
         parallel = engine.parallel
         raise ConfigError(
@@ -50,9 +52,12 @@ def configure(settings: Settings, host: Host) -> FrontConfig:
     return FrontConfig(settings, engine, load_tokenizer(engine.model.tokenizer))
 
 
-def _with_arguments(settings: Settings, args: EngineArgs) -> Settings:
-    """With what plugins made of the engine's arguments, and where that came from."""
-    before = settings.engine_args.sources
+def _with_arguments(settings: Settings, args: EngineArgs, before: Mapping[str, str]) -> Settings:
+    """With what plugins made of the engine's arguments, and where that came from.
+
+    Args:
+        before: where they came from when the operator alone had spoken.
+    """
     changed = [name for name, source in args.sources.items() if before.get(name) != source]
     origins = {name: Origin(*args.sources[name].split(" ", 1)) for name in changed}
     return msgspec.structs.replace(

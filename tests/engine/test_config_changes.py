@@ -105,7 +105,7 @@ def test_fields_without_a_place_travel_and_arrive(config: EngineConfig) -> None:
 
     changed = fold(config, change)
     assert changed.tree_changes == {
-        "compilation_config.mode": 3,
+        "compilation_config.mode": "VLLM_COMPILE",
         "model_config.brand_new": {"x": [1, 2]},
         "quant_config": {"bits": 8},
     }
