@@ -1,4 +1,4 @@
-"""Schedulers as plugins write them for vLLM, by their class paths. Importing this imports ``vllm``."""
+"""Schedulers as plugins write them for vLLM, by class paths. Importing this imports ``vllm``."""
 
 from __future__ import annotations
 
