@@ -66,7 +66,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 1024
     max_model_len: int = 8192
     policy: str = "fcfs"
-    scheduler_cls: str | type[Any] = "default"
+    scheduler_cls: str = "default"
     """Name or class path; a plugin may set a class."""
     enable_chunked_prefill: bool = True
     async_scheduling: bool = False
@@ -101,18 +101,19 @@ class SchedulerConfig:
         """
         from hookserve.hookspecs import current
 
-        if isinstance(self.scheduler_cls, type):
-            return self.scheduler_cls
-        found: type[Any] = current().registry("scheduler").resolve(self.scheduler_cls)
-        return found
+        named: Any = self.scheduler_cls
+        found: Any = named
+        if isinstance(named, str):
+            found = current().registry("scheduler").resolve(named)
+        return found  # type: ignore[no-any-return]
 
 
 @dataclass
 class ParallelConfig:
     tensor_parallel_size: int = 1
-    distributed_executor_backend: str | type[Any] = "uni"
+    distributed_executor_backend: str = "uni"
     """Name or class path; a plugin may set a class."""
-    worker_cls: str | type[Any] = "auto"
+    worker_cls: str = "auto"
     worker_extension_cls: str = ""
     """Names or class paths, with commas between them; empty: those of plugins alone."""
     pipeline_parallel_size: int = 1

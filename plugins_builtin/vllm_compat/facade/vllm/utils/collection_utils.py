@@ -39,7 +39,7 @@ def as_list(maybe_list: Iterable[T]) -> list[T]:
 def as_iter(obj: T | Iterable[T]) -> Iterable[T]:
     """Itself, where it can be iterated and is no text; else it alone."""
     if isinstance(obj, str) or not isinstance(obj, Iterable):
-        return [obj]  # type: ignore[list-item]
+        return [obj]
     return obj
 
 

@@ -45,10 +45,9 @@ def supports_kw(
 ) -> bool:
     """Whether it can be called with an argument of this name."""
     parameters = signature(callable).parameters
-    kinds = [Parameter.KEYWORD_ONLY]
-    if not requires_kw_only:
-        kinds.append(Parameter.POSITIONAL_OR_KEYWORD)
     found = parameters.get(kw_name)
-    if found is not None and found.kind in kinds:
+    if found is not None and found.kind is Parameter.KEYWORD_ONLY:
         return True
+    if found is not None and found.kind is Parameter.POSITIONAL_OR_KEYWORD:
+        return not requires_kw_only
     return allow_var_kwargs and any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())

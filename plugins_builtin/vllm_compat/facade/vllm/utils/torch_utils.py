@@ -57,7 +57,7 @@ STR_DTYPE_TO_TORCH_DTYPE: dict[str, torch.dtype] = {
     "int8": torch.int8,
 }
 
-vllm_lib = Library("vllm", "FRAGMENT")
+vllm_lib: Any = Library("vllm", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def direct_register_custom_op(
@@ -80,7 +80,7 @@ def direct_register_custom_op(
     Raises:
         RuntimeError: the operator is defined already.
     """
-    lib = target_lib or vllm_lib
+    lib: Any = target_lib or vllm_lib
     schema = infer_schema(op_func, mutates_args=mutates_args or [])
     lib.define(op_name + schema, tags=tags)
     lib.impl(op_name, op_func, dispatch_key=dispatch_key or "CompositeExplicitAutograd")
