@@ -53,7 +53,7 @@ from .preferences import check_preferences, read_preferences
 from .registrar import Registrar
 from .registry import Claim, Registry, Say
 from .report import OpReport, PluginReport, ProcessReport, plugin_report
-from .self_registration import declared_before
+from .self_registration import declared_before, forget_call
 from .settings import Denied, PluginSettings
 from .startup_log import StartupLog
 from .transaction import Transactions
@@ -406,6 +406,7 @@ class Host:
         self._contexts.pop(plugin, None)
         self._end_threads(plugin)
         self._transactions.rollback(plugin)
+        forget_call(plugin.identity)
         if self._platform is not None and self._platform.plugin is plugin:
             self._platform = None
 

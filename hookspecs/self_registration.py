@@ -7,6 +7,7 @@ Who wins a name is ``registry``'s.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .context import running
@@ -15,6 +16,9 @@ from .errors import PluginError
 _at_import: dict[str, dict[tuple[str, str], Any]] = {}
 """What modules of each plugin registered while they were imported, by identity: a module runs once
 in a process, and a process may have one host after another."""
+
+_at_call: dict[str, tuple[Callable[[], Any], dict[tuple[str, str], Any]]] = {}
+"""The function of each plugin that ``call_once`` has called, and what it registered."""
 
 
 def declare(kind: str, name: str, target: Any) -> None:
@@ -35,6 +39,35 @@ def declare(kind: str, name: str, target: Any) -> None:
     plugin.registrar.declare(kind, name, target)
     if _is_at_import():
         _at_import.setdefault(plugin.identity, {})[kind, name] = target
+    elif plugin.identity in _at_call:
+        _at_call[plugin.identity][1][kind, name] = target
+
+
+def call_once(function: Callable[[], Any]) -> Any:
+    """Call a function of the plugin whose code is running, which registers by calls, as a host
+    after the first one must not: what it did to the process is done. What it registered then is
+    registered again.
+
+    Returns: what it returns; ``None`` where it is not called.
+    """
+    plugin = running()
+    assert plugin is not None and plugin.registrar is not None, "no plugin's code is running"
+    before, declared = _at_call.get(plugin.identity, (None, {}))
+    if before is function:
+        for (kind, name), target in declared.items():
+            plugin.registrar.declare(kind, name, target)
+        return None
+    _at_call[plugin.identity] = function, {}
+    try:
+        return function()
+    except BaseException:
+        forget_call(plugin.identity)  # what failed has left nothing
+        raise
+
+
+def forget_call(identity: str) -> None:
+    """What the plugin's function did has been undone: it may do it again."""
+    _at_call.pop(identity, None)
 
 
 def tell_operator(line: str) -> None:

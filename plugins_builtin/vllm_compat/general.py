@@ -7,13 +7,14 @@ from typing import Any
 
 from hookserve.hookspecs import PluginContext, hookimpl, tell_operator
 from hookserve.hookspecs.loading import heavy_import
+from hookserve.hookspecs.self_registration import call_once
 
 
 class GeneralPlugin:
     """
     Args:
         path: of the function, for messages.
-        function: takes no arguments; the host has it called once.
+        function: takes no arguments; it is called once in a process, whatever hosts that has.
     """
 
     def __init__(self, path: str, function: Callable[[], Any]) -> None:
@@ -23,7 +24,7 @@ class GeneralPlugin:
     @hookimpl
     def register_by_call(self, ctx: PluginContext) -> None:
         with heavy_import(ctx.roles, tell_operator):
-            answer = self._function()
+            answer = call_once(self._function)
         if answer is not None:
             tell_operator(
                 f"{self._path} returned {repr(answer)[:80]}, which nobody reads: a general plugin "

@@ -54,7 +54,7 @@ def test_the_quick_check_prints_what_authors_expect(tmp_path: Path, source_root:
     assert trace.read_text().count('"event": "register"') == 1
 
 
-@pytest.mark.checklist(18, 29, 121, 142)
+@pytest.mark.checklist(18, 29, 121, 122, 142)
 def test_a_program_runs_as_under_python(tmp_path: Path) -> None:
     """Arguments, ``__main__``, its own registrations, the log, an error as Python shows it."""
     install_plugin(

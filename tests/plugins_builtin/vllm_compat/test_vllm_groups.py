@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Host, PluginConflictError, PluginSettings, QueuedRequest
+from hookserve.hookspecs import Denied, Host, PluginConflictError, PluginSettings, QueuedRequest
 from hookserve.hookspecs.discovery import find_plugins
 from plugin_folder import install_package, install_plugin, write_metadata
 
@@ -109,6 +110,30 @@ def test_a_function_runs_once_without_arguments_in_whatever_roles(site: Path) ->
     assert sys.modules["counted"].calls == [1]
 
 
+@pytest.mark.checklist(13, 28)
+def test_a_second_host_of_the_process_has_what_the_one_call_registered(site: Path) -> None:
+    body = """
+        calls = []
+        def register():
+            from vllm import ModelRegistry
+            calls.append(1)
+            ModelRegistry.register_model("Once", "once.model:Model")
+    """
+    install_general(site, "once", body)
+
+    hosts = [host_of(), host_of()]
+
+    assert sys.modules["once"].calls == [1]
+    for host in hosts:
+        claim = host.registry("model").get("Once")
+        assert claim is not None and claim.owner == f"once:{GENERAL}:once"
+
+    hosts[1].deny(Denied(f"once:{GENERAL}:once", "engine", "run", "it failed"))
+    host_of()
+
+    assert sys.modules["once"].calls == [1, 1]  # what it did was undone
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -138,6 +163,48 @@ def test_what_a_function_returns_is_told_to_be_read_by_nobody(site: Path) -> Non
 
     assert states(host) == {f"answers:{GENERAL}:answers": "active"}
     assert any("returned 'pkg.mod.Class', which nobody reads" in line for line in host.warnings)
+
+
+@pytest.mark.checklist(119)
+def test_one_that_breaks_the_start_is_found_by_leaving_it_out(site: Path) -> None:
+    install_general(site, "breaks", "raise SystemExit('imported')")
+    install_general(site, "works", REGISTERS.format(arch="Works", name="works"))
+
+    host = host_of(adapter_lists={"vllm": "works"})
+
+    assert states(host)[f"works:{GENERAL}:works"] == "active"
+    assert states(host)[f"breaks:{GENERAL}:breaks"].startswith("blocked by VLLM_PLUGINS")
+    assert "breaks" not in sys.modules
+
+
+@pytest.mark.checklist(109)
+def test_entries_count_as_they_were_installed(site: Path) -> None:
+    """A changed pyproject.toml says nothing until it is installed again."""
+    install_general(site, "changed", REGISTERS.format(arch="Changed", name="changed"))
+    (site / "pyproject.toml").write_text(
+        '[project.entry-points."vllm.general_plugins"]\nnew="x:y"\n'
+    )
+    before = [each.name for each in find_plugins(PluginSettings()) if each.adapter]
+    (site / "changed-1.0.dist-info" / "entry_points.txt").write_text(f"[{GENERAL}]\nnew = x:y\n")
+    importlib.invalidate_caches()
+
+    assert before == ["changed"]
+    assert [each.name for each in find_plugins(PluginSettings()) if each.adapter] == ["new"]
+
+
+@pytest.mark.checklist(118)
+def test_stat_loggers_and_endpoints_are_for_the_front_alone(site: Path, source_root: Path) -> None:
+    install_package(site, source_root / "tests" / "toys" / "vllm_toy_plugin")
+    everything = "toy_register,toy_stat_logger,toy_endpoint"
+
+    host = host_of("inspector", adapter_lists={"vllm": everything})
+
+    assert {identity.rpartition(":")[2]: state for identity, state in states(host).items()} == {
+        "toy_register": "active",
+        "toy_stat_logger": "other role (runs in front)",
+        "toy_endpoint": "other role (runs in front)",
+    }
+    assert "vllm_toy_plugin.stat_logger" not in sys.modules
 
 
 @pytest.mark.checklist(36)
