@@ -31,9 +31,13 @@ class HfConfig:
             nested = isinstance(value, Mapping) and key.endswith("_config")
             setattr(self, key, HfConfig(value) if nested else value)
 
-    if TYPE_CHECKING:  # which attributes there are is the file's to say
-
-        def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any:
+        """What the file lacks; ``rope_parameters`` it may state in two keys."""
+        stated = vars(self)
+        if name == "rope_parameters" and (stated.get("rope_theta") or stated.get("rope_scaling")):
+            return one_rope_table(stated)
+        message = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=self)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -51,6 +55,18 @@ class HfConfig:
 
     def __repr__(self) -> str:
         return f"HfConfig({self.to_dict()!r})"
+
+
+def one_rope_table(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """``rope_type``, ``rope_theta`` and the scaling's keys, of ``rope_scaling`` beside
+    ``rope_theta``."""
+    table = {"rope_type": "default", "rope_theta": stated.get("rope_theta") or 10000.0}
+    scaling = dict(stated.get("rope_scaling") or {})
+    if "type" in scaling:
+        scaling.setdefault("rope_type", scaling.pop("type"))
+    if stated.get("partial_rotary_factor") is not None:
+        table["partial_rotary_factor"] = stated["partial_rotary_factor"]
+    return table | scaling
 
 
 @dataclass

@@ -44,13 +44,19 @@ def rope_parameters(config: Any) -> dict[str, Any]:
     """``rope_theta``, ``rope_type`` and the scaling's keys, from either spelling: one table
     ``rope_parameters``, or ``rope_theta`` beside a table ``rope_scaling``."""
     parameters = dict(getattr(config, "rope_scaling", None) or {})
-    parameters.update(getattr(config, "rope_parameters", None) or {})
+    parameters.update(_one_table(config) or {})
     if "rope_theta" not in parameters:
         parameters["rope_theta"] = getattr(config, "rope_theta", None) or 10000.0
     factor = getattr(config, "partial_rotary_factor", None)
     if factor is not None:
         parameters.setdefault("partial_rotary_factor", factor)
     return parameters
+
+
+def _one_table(config: Any) -> dict[str, Any] | None:
+    """``rope_parameters`` where the configuration itself states it, and not only two keys."""
+    table: dict[str, Any] | None = vars(config).get("rope_parameters")
+    return table
 
 
 def rope_of(config: Any, size: int, max_position: int) -> RotaryEmbedding:
@@ -60,7 +66,7 @@ def rope_of(config: Any, size: int, max_position: int) -> RotaryEmbedding:
         ModelFileError: a rotation that is not supported, or whose parameters make no sense.
     """
     parameters = rope_parameters(config)
-    key = "rope_parameters" if getattr(config, "rope_parameters", None) else "rope_scaling"
+    key = "rope_parameters" if _one_table(config) else "rope_scaling"
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise refuse_field(key, parameters, "one rotation for all layers")
     if size % 2:
