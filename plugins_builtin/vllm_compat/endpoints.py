@@ -41,7 +41,9 @@ class EndpointEntry:
 
     @hookimpl
     def endpoint(self) -> Endpoint:
-        return Endpoint(self._name, lambda: AttachedEndpoint(self._name, self._factory()))
+        # A name of its own: an entry point may be called as a built-in endpoint, and must not
+        # take that one's place.
+        return Endpoint(f"vllm:{self._name}", lambda: AttachedEndpoint(self._name, self._factory()))
 
 
 def load(entry: EntryPoint) -> EndpointEntry:

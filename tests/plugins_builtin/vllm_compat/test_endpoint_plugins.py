@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import EntryPoint
@@ -56,7 +57,8 @@ class One(EndpointEntry):
 
 
 class Two(One):
-    pass
+    def __init__(self, attach: Attach | Any) -> None:
+        super().__init__(attach, "other")
 
 
 class Body(BaseModel):
@@ -162,7 +164,7 @@ def test_what_a_handler_raises_names_the_plugin_and_shows_nothing(
 
     asyncio.run(run())
     lines = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert lines == ["plugin object:One: endpoint mine failed at '/v1/raise/any'"]
+    assert lines == ["plugin object:One: endpoint vllm:mine failed at '/v1/raise/any'"]
 
 
 @pytest.mark.checklist(102, 103)
@@ -220,7 +222,7 @@ def test_a_catch_all_that_would_answer_a_built_in_route_is_refused(
         app.include_router(router)
 
     async def run() -> None:
-        other = Two(lambda app: app.add_api_route("/v1/other", lambda: "other"), "other")
+        other = Two(lambda app: app.add_api_route("/v1/other", lambda: "other"))
         plugin = One(included if is_included else attach)
         async with serve_script(say("ab"), plugins=[plugin, other]) as served:
             reply = await served.http.post("/v1/completions", json={"prompt": "a"})
@@ -242,7 +244,7 @@ def test_two_plugins_on_one_new_path_are_a_conflict_however_they_add_it() -> Non
         router.add_api_route("/mine/{id}", print)
         app.include_router(router, prefix="/v1")
 
-    host = Host(["front"], PluginSettings(allow=()), [One(attach), Two(included, "other")])
+    host = Host(["front"], PluginSettings(allow=()), [One(attach), Two(included)])
     with pytest.raises(PluginConflictError) as caught:
         EndpointSet.build(host)
     said = "GET /v1/mine/{} is claimed by object:One and by object:Two"
@@ -330,4 +332,338 @@ def test_a_websocket_is_spoken_by_the_servers_own_http(
                 await connect(url, additional_headers=key)
 
     asyncio.run(run())
-    assert "object:One: endpoint mine failed at '/v1/talk/to'" in caplog.text
+    assert "object:One: endpoint vllm:mine failed at '/v1/talk/to'" in caplog.text
+
+
+# -- what comes with the routes ---------------------------------------------------------------------
+
+
+def test_startup_and_shutdown_handlers_run_once_around_the_service(serve_script: Any) -> None:
+    """Of the application, of an included router, and a lifespan, whose state requests see; in the
+    task in which they were entered, and after ``init_state``."""
+    told: list[str] = []
+    tasks: list[Any] = []
+
+    class Plugin(Routes):
+        def attach_router(self, app: FastAPI) -> None:
+            @contextlib.asynccontextmanager
+            async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
+                tasks.append(asyncio.current_task())
+                told.append("lifespan")
+                yield {"pool": "open"}
+                told.append("lifespan ends")
+                tasks.append(asyncio.current_task())
+
+            router = APIRouter(lifespan=lifespan)
+
+            @router.get("/v1/pool")
+            async def pool(request: Request) -> str:
+                return str(request.state.pool + request.state.request_id)
+
+            app.include_router(router)
+            app.router.add_event_handler("startup", lambda: told.append("up"))
+            with pytest.warns(DeprecationWarning):
+
+                @app.on_event("shutdown")
+                async def down() -> None:
+                    told.append("down")
+
+        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+            told.append("state")
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(Plugin(print))]) as served:
+            assert told == ["state", "up", "lifespan"]
+            reply = await served.http.get("/v1/pool", headers={"x-request-id": "7"})
+            assert reply.json() == "open7"
+
+    asyncio.run(run())
+    assert told == ["state", "up", "lifespan", "lifespan ends", "down"]
+    assert tasks[0] is tasks[1]
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
+    serve_script: Any, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    async def start() -> None:
+        if fault == "raises":
+            raise RuntimeError("no licence")
+        await asyncio.Event().wait()
+
+    def failing(app: FastAPI) -> None:
+        app.add_api_route("/v1/failing", lambda: "here")
+        app.router.add_event_handler("startup", start)
+
+    def other(app: FastAPI) -> None:
+        app.add_api_route("/v1/other", lambda: "here")
+        app.router.add_event_handler("startup", lambda: told.append("up"))
+
+    async def run() -> None:
+        plugins = [One(failing), Two(other)]
+        hooks = {"startup_hook_timeout_s": 0.3}
+        async with serve_script(say("ab"), plugins=plugins, hooks=hooks) as served:
+            assert (await served.http.get("/v1/failing")).status_code == 404
+            assert (await served.http.get("/v1/other")).json() == "here"
+            (line,) = served.runtime.host.problems()
+        said = {"raises": "RuntimeError: no licence", "hangs": "they took more than 0.3 s"}
+        assert line.endswith(f"startup handlers: {said[fault]}") and "object:One" in line
+
+    asyncio.run(run())
+    assert told == ["up"]
+
+
+def test_middleware_stands_behind_keys_and_limits_and_is_its_plugins(serve_script: Any) -> None:
+    seen: list[str] = []
+
+    class Counting:
+        def __init__(self, app: Any, word: str) -> None:
+            self.app, self.word = app, word
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            seen.append(f"{self.word} {scope['path']}")
+            await self.app(scope, receive, send)
+
+    def attach(app: FastAPI) -> None:
+        @app.middleware("http")
+        async def inner(request: Request, call_next: Any) -> Any:
+            seen.append(f"inner {request.url.path}")
+            if request.url.path == "/v1/boom":
+                raise ZeroDivisionError
+            return await call_next(request)
+
+        app.add_middleware(Counting, word="outer")  # type: ignore[arg-type]
+
+    async def run() -> None:
+        settings = {"api_key": (Secret("k"),)}
+        key = {"authorization": "Bearer k"}
+        async with serve_script(say("ab"), plugins=[One(attach)], settings=settings) as served:
+            assert (await served.http.get("/v1/models")).status_code == 401
+            assert (await served.http.get("/livez")).status_code == 200
+            assert seen == []
+            assert (await served.http.get("/v1/models", headers=key)).status_code == 200
+            assert seen == ["outer /v1/models", "inner /v1/models"]
+            reply = await served.http.get("/v1/boom", headers=key)
+            assert reply.status_code == 500
+            assert "object:One failed with ZeroDivisionError" in reply.text
+
+    asyncio.run(run())
+
+
+def test_exception_handlers_hold_for_the_plugins_own_routes(serve_script: Any) -> None:
+    class OutOfTea(Exception):
+        pass
+
+    async def handle(request: Request, error: Exception) -> PlainTextResponse:
+        return PlainTextResponse(f"mine: {error}", 418)
+
+    def attach(app: FastAPI) -> None:
+        app.add_exception_handler(OutOfTea, handle)
+        app.add_exception_handler(404, handle)
+        app.add_exception_handler(Exception, handle)
+
+        @app.get("/v1/tea/{what}")
+        async def tea(what: str) -> None:
+            if what == "404":
+                raise HTTPException(404, "gone")
+            raise OutOfTea if what == "out" else ValueError(what)
+
+    def other(app: FastAPI) -> None:
+        @app.get("/v1/other")
+        async def fail() -> None:
+            raise OutOfTea
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(attach), Two(other)]) as served:
+            for what, said in (("out", "mine: "), ("404", "mine: 404: gone"), ("x", "mine: x")):
+                reply = await served.http.get(f"/v1/tea/{what}")
+                assert (reply.status_code, reply.text) == (418, said)
+            assert (await served.http.get("/v1/nothing")).json()["error"]["code"] == "unknown_route"
+            assert (await served.http.get("/v1/other")).json()["error"]["code"] == "plugin_error"
+
+    asyncio.run(run())
+
+
+def test_both_documents_show_the_routes(serve_script: Any) -> None:
+    def attach(app: FastAPI) -> None:
+        router = APIRouter(prefix="/v1/mine")
+
+        @router.post("/sum/{name}", summary="Adds up")
+        def add(body: Body, name: str) -> int:
+            return body.count
+
+        @app.get("/v1/hello")
+        async def hello() -> str:
+            """Greets."""
+            return "hello"
+
+        app.include_router(router)
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(attach)]) as served:
+            own = served.runtime.app.openapi()["paths"]
+            assert sorted(own) == ["/v1/hello", "/v1/mine/sum/{name}"]
+            assert "requestBody" in own["/v1/mine/sum/{name}"]["post"]
+            paths = (await served.http.get("/openapi.json")).json()["paths"]
+            for path, method, said in (
+                ("/v1/hello", "get", "Greets."),
+                ("/v1/mine/sum/{name}", "post", "Adds up"),
+            ):
+                assert paths[path][method]["summary"] == said
+                assert paths[path][method]["x-hookserve-plugin"] == "object:One"
+            assert "/v1/chat/completions" in paths
+
+    asyncio.run(run())
+
+
+# -- what goes wrong --------------------------------------------------------------------------------
+
+
+def test_what_attach_router_leaves_behind_when_it_raises_is_nothing(serve_script: Any) -> None:
+    def failing(app: FastAPI) -> None:
+        app.add_api_route("/v1/half", lambda: "half")
+        app.add_exception_handler(404, print)  # type: ignore[arg-type]
+        app.router.add_event_handler("startup", lambda: 1 / 0)
+        app.add_middleware(Body)  # type: ignore[arg-type]
+        app.router.routes.clear()
+        raise RuntimeError("no licence")
+
+    async def run() -> None:
+        other = Two(lambda app: app.add_api_route("/v1/other", lambda: "here"))
+        async with serve_script(say("ab"), plugins=[One(failing), other]) as served:
+            assert (await served.http.get("/v1/half")).json()["error"]["code"] == "unknown_route"
+            assert (await served.http.get("/v1/other")).json() == "here"
+            assert (await served.http.get("/v1/models")).status_code == 200
+            (line,) = served.runtime.host.problems()
+        assert line.endswith("endpoint vllm:mine: RuntimeError: no licence")
+
+    asyncio.run(run())
+
+
+def test_routes_that_are_taken_away_stay_and_late_ones_are_guarded(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Plugin(Routes):
+        def attach_router(self, app: FastAPI) -> None:
+            self.app = app
+            app.router.routes = [r for r in app.routes if getattr(r, "path", "") != "/v1/models"]
+
+        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+            @self.app.get("/v1/late")
+            async def late() -> None:
+                raise ZeroDivisionError
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[One(Plugin(print))]) as served:
+            assert (await served.http.get("/v1/models")).status_code == 200
+            assert (await served.http.get("/v1/late")).json()["error"]["code"] == "plugin_error"
+
+    asyncio.run(run())
+    (line,) = [r.getMessage() for r in caplog.records if "took the routes" in r.getMessage()]
+    assert line.startswith("plugin object:One: it took the routes /v1/models away")
+
+
+INIT = [
+    ("raises", "init_state: RuntimeError: no licence"),
+    ("hangs", "init_state: it took more than 0.3 s"),
+    ("is no coroutine", "init_state: TypeError: it returned NoneType, expected an `async def`"),
+]
+
+
+@pytest.mark.parametrize(("how", "said"), INIT, ids=[each[0] for each in INIT])
+@pytest.mark.checklist(104)
+def test_an_init_state_that_fails_puts_its_plugin_out(
+    serve_script: Any, how: str, said: str
+) -> None:
+    class Plugin(Routes):
+        def init_state(self, *given: Any) -> Any:  # type: ignore[override]
+            return None if how == "is no coroutine" else self.work()
+
+        async def work(self) -> None:
+            if how == "raises":
+                raise RuntimeError("no licence")
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        plugin = Plugin(lambda app: app.add_api_route("/v1/mine", lambda: "here"))
+        other = Two(lambda app: None)
+        hooks = {"startup_hook_timeout_s": 0.3}
+        async with serve_script(say("ab"), plugins=[One(plugin), other], hooks=hooks) as served:
+            assert (await served.http.get("/v1/mine")).status_code == 404
+            assert (await served.http.get("/readyz")).status_code == 200
+            (line,) = served.runtime.host.problems()
+        assert "object:One" in line and line.endswith(said)
+        assert other.made.given, "it is awaited for each plugin that was attached"
+
+    asyncio.run(run())
+
+
+@pytest.mark.checklist(94)
+def test_an_object_without_a_member_is_refused_and_the_member_named() -> None:
+    class Half:
+        name, required_tasks = "half", None
+
+        def attach_router(self, app: Any) -> None: ...
+
+    host = Host(["front"], PluginSettings(allow=()), [One(Half(), "half")])
+    EndpointSet.build(host)
+    (line,) = host.problems()
+    assert "its Half has no init_state; an endpoint plugin has name, required_tasks, " in line
+
+
+@pytest.mark.checklist(95)
+def test_a_name_other_than_the_entry_points_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    AttachedEndpoint("entry", Routes(print))
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert line == (
+        "the endpoint plugin of entry point entry calls itself 'mine'; it goes by the entry "
+        "point's name"
+    )
+
+
+@pytest.mark.checklist(96)
+@pytest.mark.parametrize(
+    ("tasks", "is_served"),
+    [(None, True), (("embed", "generate"), True), (("embed", "classify"), False), ((), False)],
+)
+def test_required_tasks_decide_whether_it_is_served(
+    tasks: tuple[str, ...] | None, is_served: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = Routes(lambda app: app.add_api_route("/v1/mine", lambda: "here"))
+    plugin.required_tasks = tasks
+    caplog.set_level("INFO")
+    host = Host(["front"], PluginSettings(allow=()), [One(plugin)])
+    endpoints = EndpointSet.build(host)
+    assert isinstance(endpoints.app, FastAPI) == is_served
+    assert host.problems() == []
+    if tasks and not is_served:
+        assert "is not served: the model does none of embed, classify" in caplog.text
+
+
+def entry(value: str) -> EntryPoint:
+    return EntryPoint("mine", value, "vllm.endpoint_plugins")
+
+
+@pytest.mark.checklist(93)
+def test_a_factory_is_a_class_or_a_function_and_nothing_else() -> None:
+    loaded = load(entry("types:SimpleNamespace")).endpoint()
+    assert isinstance(loaded, Endpoint) and loaded.name == "vllm:mine"
+    with pytest.raises(TypeError, match="sys:path is a list; expected a class or a function"):
+        load(entry("sys:path"))
+
+
+def test_without_fastapi_nothing_is_imported_and_what_to_install_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install hookserve\[vllm-compat\]$"):
+        load(entry("no_such_module:Nothing"))
+
+
+def test_without_such_a_plugin_the_application_is_starlettes_own() -> None:
+    endpoints = EndpointSet.build(Host(["front"], PluginSettings(allow=()), []))
+    assert type(endpoints.app) is Starlette
