@@ -207,6 +207,24 @@ def test_stat_loggers_and_endpoints_are_for_the_front_alone(site: Path, source_r
     assert "vllm_toy_plugin.stat_logger" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"adapter_lists": {"vllm": "toy_endpoint"}}, {"enable_endpoints": ("toy_endpoint",)}],
+)
+@pytest.mark.checklist(93, 106)
+def test_an_endpoint_that_is_named_is_open(
+    site: Path, source_root: Path, settings: dict[str, Any]
+) -> None:
+    install_package(site, source_root / "tests" / "toys" / "vllm_toy_plugin")
+
+    host = host_of("front", **settings)
+
+    claims = {claim.name: claim for claim in host.registry("endpoint").claims()}
+    assert claims["toy_endpoint"].owner == "vllm-toy-plugin:vllm.endpoint_plugins:toy_endpoint"
+    assert claims["toy_endpoint"].state == "active"
+    assert not any("closed" in line for line in host.warnings)
+
+
 @pytest.mark.checklist(36)
 def test_functions_run_sorted_by_the_names_of_their_entry_points(site: Path) -> None:
     note = "import sys\ndef {0}(): sys.__dict__.setdefault('ran', []).append('{0}')\n"
