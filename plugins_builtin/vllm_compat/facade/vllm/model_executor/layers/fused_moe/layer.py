@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from .fused_moe_method_base import FusedMoEMethodBase
-from .routed_experts import RoutedExperts, refuse
+from .routed_experts import RoutedExperts, _refuse
 
 __all__ = ["FusedMoE", "FusedMoEMethodBase", "UnquantizedFusedMoEMethod"]
 
@@ -33,4 +33,4 @@ class UnquantizedFusedMoEMethod(FusedMoEMethodBase):
             TypeError: always.
         """
         del layer, weight_args, extra
-        refuse(type(self))
+        _refuse(type(self))

@@ -22,10 +22,10 @@ class RoutedExperts(nn.Module):
             TypeError: always.
         """
         del args, kwargs
-        refuse(type(self))
+        _refuse(type(self))
 
 
-def refuse(asked: type[Any]) -> NoReturn:
+def _refuse(asked: type[Any]) -> NoReturn:
     raise TypeError(
         f"{asked.__module__}.{asked.__qualname__} cannot be used: no architecture with experts is "
         "served; choose a model without them"
