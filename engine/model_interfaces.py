@@ -30,8 +30,8 @@ class SupportsLoRA:
     embed, and which prefixes of an adapter's names are left out."""
 
     supports_lora: ClassVar[bool] = True
-    packed_modules_mapping: Mapping[str, Sequence[str]] = {}
-    embedding_modules: Mapping[str, str] = {}
+    packed_modules_mapping: dict[str, list[str]] = {}  # noqa: RUF012 - read by name
+    embedding_modules: dict[str, str] = {}  # noqa: RUF012
     lora_skip_prefixes: ClassVar[Sequence[str]] = ()
 
 

@@ -8,6 +8,7 @@ as it is, and none of this runs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -153,7 +154,9 @@ def add_backend_steps(layers: dict[str, Any], vllm_config: Any, device: torch.de
         if builder_class is None and not writes_apart:
             continue
         spec = layers[names[0]].get_kv_cache_spec(vllm_config)
-        builder = builder_class and builder_class(spec, names, vllm_config, device)
+        builder = None
+        if builder_class is not None:
+            builder = builder_class(spec, names, vllm_config, device)
         steps = BackendSteps(builder, writes_apart)
         one = torch.ones((), device=device)
         for name in names:
@@ -176,4 +179,4 @@ def describe_step(metadata: AttentionMetadata, device: torch.device) -> CommonAt
 
 
 def _lengths(starts: Sequence[int]) -> list[int]:
-    return [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    return [end - start for start, end in itertools.pairwise(starts)]

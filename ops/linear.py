@@ -396,8 +396,8 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         if not isinstance(loaded_shard_id, int):
             sizes = [self.output_sizes[shard_id] for shard_id in loaded_shard_id]
             parts = split_outputs(param, loaded_weight, sizes, self.prefix)
-            for shard_id, part in zip(loaded_shard_id, parts, strict=True):
-                self.weight_loader(param, part, shard_id)
+            for shard_id, each in zip(loaded_shard_id, parts, strict=True):
+                self.weight_loader(param, each, shard_id)
             return
         start = sum(self.output_partition_sizes[:loaded_shard_id])
         size = self.output_partition_sizes[loaded_shard_id]
@@ -473,8 +473,8 @@ class QKVParallelLinear(ColumnParallelLinear):
                 for shard_id in loaded_shard_id
             ]
             parts = split_outputs(param, loaded_weight, sizes, self.prefix)
-            for shard_id, part in zip(loaded_shard_id, parts, strict=True):
-                self.weight_loader(param, part, shard_id)
+            for shard_id, each in zip(loaded_shard_id, parts, strict=True):
+                self.weight_loader(param, each, shard_id)
             return
         index = "qkv".index(loaded_shard_id)
         sizes, replicas = self.output_partition_sizes, self.num_kv_head_replicas

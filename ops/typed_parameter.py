@@ -23,8 +23,8 @@ Loader = Callable[..., None]
 class OutputPart(NamedTuple):
     """Outputs of a layer that one weight of the checkpoint holds."""
 
-    index: int
-    """Its place among the parts of a merged layer."""
+    place: int
+    """Among the parts of a merged layer."""
     start: int
     """The first output of it in this rank's parameter."""
     size: int
@@ -186,7 +186,7 @@ def fill_outputs(
     """
     target, dim = param.data, output_dim(param)
     if getattr(param, "needs_scalar_to_array", False):
-        index = 0 if part is None else part.index
+        index = 0 if part is None else part.place
         copy_weight(target.view(-1)[index], loaded.reshape(-1).squeeze(0), what)
         return
     if dim is None:
@@ -252,7 +252,8 @@ def pack_factor(param: torch.Tensor, dim: int) -> int:
     """Outputs in one element along ``dim``."""
     if getattr(param, "packed_dim", None) != dim:
         return 1
-    return int(getattr(param, "packed_factor", None) or getattr(param, "pack_factor", 1))
+    factor: int = getattr(param, "packed_factor", None) or getattr(param, "pack_factor", 1)
+    return factor
 
 
 def narrow_part(tensor: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
