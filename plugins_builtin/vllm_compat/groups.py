@@ -192,15 +192,16 @@ def _function(entry: EntryPoint) -> Callable[[], Any]:
     found = entry.load()
     if not callable(found):
         raise TypeError(f"{entry.value} is {_words(found)}; expected a function without arguments")
+    function: Callable[[], Any] = found
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(function)
     except ValueError:
-        return found  # compiled code that does not tell
+        return function  # compiled code that does not tell
     try:
         signature.bind()
     except TypeError as error:
         raise TypeError(f"{entry.value}{signature} is called without arguments: {error}") from error
-    return found
+    return function
 
 
 def _words(found: Any) -> str:
