@@ -176,13 +176,13 @@ def test_what_it_cannot_do_raises_and_says_so(serve_script: Any, plugin: Any, ad
             for name in ABSENT:
                 with pytest.raises(NotServedError, match=f"^{name}: .{{20}}"):
                     await getattr(engine, name)()
-            with pytest.raises(NotImplementedError, match="^encode: no pooling model"):
+            with pytest.raises(NotImplementedError, match=r"^encode: no pooling model"):
                 engine.encode("a", None, "id")
-            with pytest.raises(NotServedError, match="^shutdown: the engine is the server's"):
+            with pytest.raises(NotServedError, match=r"^shutdown: the engine is the server's"):
                 engine.shutdown(timeout=1.0)
-            with pytest.raises(NotServedError, match="^reset_prefix_cache: requests that run"):
+            with pytest.raises(NotServedError, match=r"^reset_prefix_cache: requests that run"):
                 await engine.reset_prefix_cache(reset_running_requests=True)
-            with pytest.raises(NotServedError, match="^generate: lora_request has no meaning"):
+            with pytest.raises(NotServedError, match=r"^generate: lora_request has no meaning"):
                 await anext(engine.generate("a", PARAMS, "id", lora_request=object()))
 
     asyncio.run(run())

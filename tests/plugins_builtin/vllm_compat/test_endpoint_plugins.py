@@ -1,4 +1,4 @@
-"""Endpoint plugins as they are written for vLLM: routes on a FastAPI application of the server's."""
+"""Endpoint plugins as they are written for vLLM: routes on a FastAPI application of the server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from starlette.routing import Route
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from hookserve.engine.errors import InvalidRequestError, NotServedError
-from hookserve.engine.prompt_client import PromptClient
-from hookserve.engine.sampling_params import SamplingParams
-from hookserve.hookspecs import Endpoint, Host, PluginConflictError, PluginSettings, hookimpl
+from hookserve.engine.errors import InvalidRequestError
+from hookserve.hookspecs import Endpoint, Host, PluginConflictError, PluginSettings
 from hookserve.plugins_builtin.vllm_compat.endpoints import AttachedEndpoint, EndpointEntry, load
 from hookserve.server.endpoint_set import EndpointSet
 from hookserve.server.secret import Secret
@@ -290,7 +288,7 @@ def test_keys_and_limits_hold_for_plugins_routes_whatever_their_path(serve_scrip
     asyncio.run(run())
 
 
-# -- websockets -------------------------------------------------------------------------------------
+# -- websockets ------------------------------------------------------------------------------------
 
 
 def test_a_websocket_is_spoken_by_the_servers_own_http(
@@ -335,7 +333,7 @@ def test_a_websocket_is_spoken_by_the_servers_own_http(
     assert "object:One: endpoint vllm:mine failed at '/v1/talk/to'" in caplog.text
 
 
-# -- what comes with the routes ---------------------------------------------------------------------
+# -- what comes with the routes --------------------------------------------------------------------
 
 
 def test_startup_and_shutdown_handlers_run_once_around_the_service(serve_script: Any) -> None:
@@ -518,7 +516,7 @@ def test_both_documents_show_the_routes(serve_script: Any) -> None:
     asyncio.run(run())
 
 
-# -- what goes wrong --------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------
 
 
 def test_what_attach_router_leaves_behind_when_it_raises_is_nothing(serve_script: Any) -> None:
