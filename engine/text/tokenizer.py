@@ -22,6 +22,7 @@ from hookserve.engine.regular_file import read_json_object, read_text
 from hookserve.hookspecs.notify_loop import caught
 
 from .gguf_vocab import build_tokenizer
+from .tokenizer_calls import TokenizerCalls
 
 _SPECIAL_NAMES = (
     "bos_token",
@@ -39,7 +40,7 @@ _LONG_TEXT = 2**14
 """Characters: a few milliseconds."""
 
 
-class Tokenizer:
+class Tokenizer(TokenizerCalls):
     """A vocabulary with its rules. Safe to use from several threads.
 
     Attributes:
@@ -134,9 +135,10 @@ class Tokenizer:
         kept = ids[first:end][:room] if keeps == "start" else ids[max(first, end - room) : end]
         return [*ids[:first], *kept, *ids[end:]][:num_tokens]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence; ids beyond the vocabulary have no text."""
-        text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+    def decode(self, ids: Sequence[int] | int, skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence, or of one token; ids beyond the vocabulary have no text."""
+        given = [ids] if isinstance(ids, int) else ids
+        text: str = self.backend.decode(given, skip_special_tokens=skip_special_tokens)
         return text
 
     def get_vocab(self) -> dict[str, int]:
