@@ -78,6 +78,7 @@ DIFFERENCES = [
 
 
 @pytest.mark.parametrize(("child", "words"), DIFFERENCES)
+@pytest.mark.checklist(16)
 def test_a_difference_that_no_failure_explains_stops(child: Manifest, words: list[str]) -> None:
     with pytest.raises(PluginConflictError) as raised:
         compare_manifests(manifest(), child)
