@@ -13,16 +13,20 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hookserve.hookspecs import Endpoint, hookimpl
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from fastapi import FastAPI
     from starlette.applications import Starlette
     from starlette.datastructures import State
     from starlette.routing import BaseRoute
 
     from hookserve.engine.engine_client import EngineClient
+    from hookserve.engine.prompt_client import PromptClient
     from hookserve.server.settings import ServerSettings
 
 logger = logging.getLogger("hookserve.vllm_compat.endpoints")
@@ -30,6 +34,28 @@ logger = logging.getLogger("hookserve.vllm_compat.endpoints")
 GROUP = "vllm.endpoint_plugins"
 MEMBERS = ("name", "required_tasks", "attach_router", "init_state")
 """What an endpoint plugin's object must have."""
+
+
+@runtime_checkable
+class EndpointPlugin(Protocol):
+    """What an entry point's factory returns.
+
+    Attributes:
+        name: as the entry point is called.
+        required_tasks: served only for a model that has one of them; ``None``: always.
+    """
+
+    name: str
+    required_tasks: tuple[str, ...] | None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add routes to the application, before there is an engine."""
+
+    async def init_state(
+        self, engine_client: PromptClient | None, state: State, args: Namespace
+    ) -> None:
+        """Take the engine, once it is ready and before anything is served; routes find ``state``
+        as ``request.app.state``."""
 
 
 class EndpointEntry:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI, HTTPException, Request
 
+import scripted_engine
+from hookserve.engine.async_llm import AsyncLLM
 from hookserve.engine.errors import (
     EngineDeadError,
     InvalidRequestError,
@@ -22,6 +27,7 @@ from hookserve.server.secret import Secret
 from scripted_engine import say
 
 PARAMS = SamplingParams(max_tokens=8)
+DEFAULTS = AsyncLLM.__init__.__kwdefaults__ or {}
 
 
 class Admin:
@@ -206,5 +212,80 @@ def test_arguments_have_the_ecosystems_names_and_no_keys(
         assert not any(isinstance(value, Secret) for value in vars(args).values())
         with pytest.raises(AttributeError):
             _ = args.no_such_argument
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("vllm_facade")
+def test_the_classes_are_served_under_the_ecosystems_names(
+    serve_script: Any, plugin: Any, admin: Admin
+) -> None:
+    from vllm.engine.protocol import EngineClient
+    from vllm.plugins.endpoint_plugins import interface
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=[plugin]):
+            assert isinstance(admin.engine, EngineClient)
+
+    asyncio.run(run())
+    assert isinstance(admin, interface.EndpointPlugin)
+    assert not isinstance(object(), interface.EndpointPlugin)
+    assert issubclass(AsyncLLM, EngineClient)
+    with pytest.raises(ImportError):
+        from vllm.entrypoints.launchers.app import build_app  # noqa: F401
+
+
+@pytest.mark.usefixtures("vllm_facade")
+@pytest.mark.checklist(100)
+def test_an_application_of_ones_own_gets_the_routes_too(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tests of plugins do, without an engine."""
+    from vllm.plugins.endpoint_plugins import (
+        attach_endpoint_plugins,
+        init_endpoint_plugins_state,
+    )
+
+    made = "hookserve.plugins_builtin.vllm_compat.own_application.make_endpoints"
+    monkeypatch.setattr(made, lambda tasks: [admin])
+    app = FastAPI()
+    app.add_api_route("/v1/admin/scheduler_config", lambda: "the core's")
+    attach_endpoint_plugins(app, ("generate",))
+
+    async def run() -> None:
+        await init_endpoint_plugins_state(None, app.state, Namespace())
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            reply = await http.get("/v1/admin/scheduler_config")
+        assert (reply.status_code, reply.json()) == (503, {"detail": "there is no engine"})
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("vllm_facade")
+def test_an_engine_lives_as_long_as_its_block(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import AsyncEngineArgs
+    from vllm.entrypoints.openai.api_server import (
+        build_async_engine_client,
+        build_async_engine_client_from_engine_args,
+    )
+
+    command = (sys.executable, "-P", scripted_engine.__file__, "plain")
+    monkeypatch.setattr(AsyncLLM.__init__, "__kwdefaults__", {**DEFAULTS, "command": command})
+
+    async def run() -> None:
+        args = Namespace(model=str(tiny_llama), port=1, no_such_field=2)
+        async with build_async_engine_client(args) as engine:
+            outputs = [each async for each in engine.generate([1], PARAMS, "r")]
+            assert list(outputs[-1].outputs[0].token_ids) == [66, 67]
+        assert engine.is_stopped
+        with pytest.raises(ValueError, match="client_config"):
+            async with build_async_engine_client_from_engine_args(
+                AsyncEngineArgs(model=str(tiny_llama)), client_config={}
+            ):
+                pass
 
     asyncio.run(run())

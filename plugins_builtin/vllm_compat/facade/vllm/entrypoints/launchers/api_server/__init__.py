@@ -1,0 +1,7 @@
+"""The server of the OpenAI routes."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

@@ -1,0 +1,13 @@
+"""``AsyncLLM``: an engine in a process of its own, for programs with an event loop."""
+
+from __future__ import annotations
+
+from hookserve.engine.async_llm import AsyncLLM
+
+__all__ = ["AsyncLLM"]
+
+__surface__ = {
+    "AsyncLLM": "live: the engine of programs that make one (from_engine_args); the server has a "
+    "client of its own over its engine (vllm.engine.protocol.EngineClient), so a patch of generate "
+    "here does not see the requests of its routes",
+}
