@@ -228,7 +228,7 @@ class Scheduler(EngineScheduler):
 
     # -- the ecosystem's forms ------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> None:  # type: ignore[override]
+    def add_request(self, request: Request) -> None:
         refusal = super().add_request(request)
         if refusal is not None:
             self.refusals.append(refusal)
@@ -333,7 +333,7 @@ class SchedulerDriver(EngineInterface):
 
     def make_stats(self, step_counter: int, elapsed_s: float | None = None) -> SchedulerStats:
         self.scheduler.last_step = step_counter, elapsed_s
-        stats = self.scheduler.make_stats()
+        stats: SchedulerStats | None = self.scheduler.make_stats()
         if stats is None:
             return super().make_stats(step_counter, elapsed_s)
         return msgspec.structs.replace(stats, step_counter=step_counter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -191,6 +192,33 @@ def test_a_part_that_a_plugin_patches_acts_without_any_flag(
 
 def test_the_engines_own_is_taken_where_nobody_imported_another_form(make: Make) -> None:
     assert type(make("default").scheduler) is EngineScheduler
+
+
+@pytest.mark.usefixtures("vllm_facade")
+def test_an_offline_engine_takes_the_class_itself_and_lets_its_exception_out(
+    tiny_llama: Path,
+) -> None:
+    """The engine is in this process, whatever ``VLLM_ENABLE_V1_MULTIPROCESSING`` says. Its first
+    request is the warm-up's, so a scheduler that always raises stops the start."""
+    import vllm_schedulers
+    from vllm import LLM, SamplingParams
+
+    threads = torch.get_num_threads()
+    settings = {"num_gpu_blocks_override": 64, "max_num_batched_tokens": 64}
+    try:
+        with LLM(str(tiny_llama), **settings) as plain:
+            params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+            (expected,) = plain.generate([[5, 6, 7]], params)
+        with LLM(str(tiny_llama), scheduler_cls=vllm_schedulers.Watching, **settings) as llm:
+            (output,) = llm.generate([[5, 6, 7]], params)
+            assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+        said = "scheduler 'vllm_schedulers:Raising': schedule raised ValueError: the third queue"
+        with pytest.raises(SchedulerError, match=said) as caught:
+            LLM(str(tiny_llama), scheduler_cls=vllm_schedulers.Raising, **settings)
+        assert type(caught.value.__cause__) is ValueError
+    finally:
+        torch.set_num_threads(threads)
+        del sys.modules["vllm_schedulers"]
 
 
 def test_a_request_answers_by_vllms_names() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from prometheus_client import REGISTRY
 
 from hookserve.engine.messages import EngineCoreOutput, SchedulerStats, StepOutputs
@@ -221,6 +222,24 @@ def test_what_is_recorded_has_vllms_names(install: Any) -> None:
     alone = factory(SimpleNamespace(model_config=model))
     assert alone.engine == 0 and counting.num_tokens == 2
     host.close()
+
+
+@pytest.mark.checklist(84)
+def test_an_offline_engine_builds_them_only_where_it_has_statistics(
+    install: Any, tiny_llama: Path
+) -> None:
+    install({"Counting": ENTRIES["Counting"]})
+    from vllm import LLM, SamplingParams
+
+    threads = torch.get_num_threads()
+    for off in (True, False):
+        with LLM(str(tiny_llama), num_gpu_blocks_override=64, disable_log_stats=off) as llm:
+            llm.generate([[5, 6]], SamplingParams(max_tokens=4, ignore_eos=True))
+        module = sys.modules.get("stat_toys")
+        made = [] if module is None else module.made
+        assert len(made) == (0 if off else 1)
+    assert (made[0].num_tokens, made[0].calls[0]) == (4, "initialized")
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.checklist(82, 83)
