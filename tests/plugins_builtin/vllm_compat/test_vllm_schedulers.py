@@ -200,8 +200,9 @@ def test_an_offline_engine_takes_the_class_itself_and_lets_its_exception_out(
 ) -> None:
     """The engine is in this process, whatever ``VLLM_ENABLE_V1_MULTIPROCESSING`` says. Its first
     request is the warm-up's, so a scheduler that always raises stops the start."""
-    import vllm_schedulers
     from vllm import LLM, SamplingParams
+
+    import vllm_schedulers
 
     threads = torch.get_num_threads()
     settings = {"num_gpu_blocks_override": 64, "max_num_batched_tokens": 64}
