@@ -104,13 +104,14 @@ class FactsCache:
         settings = self._host.settings
         found.update(repr((facts, active, settings.config, settings.files)).encode())
         reader = _Reader()
+        own = self._claim.target_text().replace(":", ".").partition(".")[0]
         for package in sources.packages:
             for root, path in _files_of(package):
                 found.update(f"\n{package} {path.relative_to(root)} ".encode())
-                found.update(reader.state_of(path))
+                found.update(reader.state_of(path, is_own=package == own))
         for name in sources.files:
             found.update(f"\n{name} ".encode())
-            found.update(reader.state_of(Path(name), is_installed=_is_installed(name)))
+            found.update(reader.state_of(Path(name)))
         return found.hexdigest()
 
 
@@ -120,10 +121,16 @@ class _Reader:
     def __init__(self) -> None:
         self._left = MAX_TOTAL_BYTES
 
-    def state_of(self, path: Path, *, is_installed: bool = False) -> bytes:
+    def state_of(self, path: Path, *, is_own: bool = False) -> bytes:
+        """
+        Args:
+            is_own: it is of the plugin's own package. Of other packages an installer has replaced
+                all files at once, with their times.
+        """
         status = path.stat()
         size = status.st_size
-        if is_installed or size > min(MAX_READ_BYTES, self._left):
+        is_installed = not set(_INSTALLED).isdisjoint(path.parts)
+        if (is_installed and not is_own) or size > min(MAX_READ_BYTES, self._left):
             return f"{size} {status.st_mtime_ns}".encode()
         self._left -= size
         return hashlib.blake2b(path.read_bytes(), digest_size=16).digest()
@@ -151,10 +158,6 @@ def _files_of(package: str) -> Iterator[tuple[Path, Path]]:
             names[:] = sorted(name for name in names if name != "__pycache__")
             for file in sorted(files):
                 yield Path(folder), Path(root, file)
-
-
-def _is_installed(name: str) -> bool:
-    return not set(_INSTALLED).isdisjoint(Path(name).parts)
 
 
 def _version(distribution: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hookserve.engine import inspector_child
+from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import EngineStartError, UnknownArchitectureError
 from hookserve.engine.inspector import find_sources
 from hookserve.engine.inspector_child import InspectorChild
@@ -173,6 +174,29 @@ def test_stated_facts_start_nothing(
         architecture="stated", is_text_generation_model=True, supports_pp=True
     )
     assert num_starts() == 0
+
+
+def test_a_built_in_and_a_plugin_without_the_role_are_not_inspected(
+    front: Callable[..., Host], site: Path, tiny_llama: Path, num_starts: Callable[[], int]
+) -> None:
+    toml = 'roles = ["front", "engine", "worker"]\n'
+    (site / "inspected" / "hookserve.toml").write_text(toml)
+    host = front()
+    args = EngineArgs(model=str(tiny_llama))
+    assert args.to_engine_config(host).model.architectures == ("LlamaForCausalLM",)
+    args = EngineArgs(model=str(tiny_llama), hf_overrides={"architectures": ["broken"]})
+    assert args.to_engine_config(host).model.architectures == ("broken",)
+    assert num_starts() == 0
+
+
+@pytest.mark.checklist(39)
+def test_arguments_are_refused_with_the_class_that_they_name(
+    front: Callable[..., Host], tiny_llama: Path, tmp_path: Path
+) -> None:
+    overrides = {"architectures": ["broken"]}
+    args = EngineArgs(model=str(tiny_llama), hf_overrides=overrides, cache_dir=str(tmp_path))
+    with pytest.raises(PluginError, match=rf"{OWNER} .*'broken'.*No module named 'not_there'"):
+        args.to_engine_config(front())
 
 
 def test_an_inspector_that_cannot_be_started_is_told(

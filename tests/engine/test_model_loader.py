@@ -71,6 +71,15 @@ class NoPrefix(OldModel):
         super().__init__(vllm_config.model_config.hf_config)
 
 
+class OnlyAPart(OldModel):
+    def __init__(self, *, quant_config: Any = None, **kwargs: Any) -> None:
+        super().__init__(kwargs["config"], quant_config=quant_config, **_without_config(kwargs))
+
+
+def _without_config(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != "config"}
+
+
 class OtherStyle(OldModel):
     def __init__(self, settings: Any, prefix: str = "") -> None:
         super().__init__(settings)
@@ -125,6 +134,7 @@ class Entries:
             NoLogits,
             NoPositions,
             OldModel,
+            OnlyAPart,
             AnyKeywords,
             NoPrefix,
             OtherStyle,
@@ -278,6 +288,7 @@ def test_the_first_registered_architecture_wins(host: Any) -> None:
     assert (name, found) == ("MistralForCausalLM", MistralForCausalLM)
 
 
+@pytest.mark.checklist(45)
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
@@ -302,19 +313,19 @@ def build(tiny_llama: Path, name: str) -> Any:
     return config, initialize_model(config, prefix="here")
 
 
+@pytest.mark.checklist(44)
+@pytest.mark.parametrize("name", ["OldModel", "OnlyAPart"])
 def test_an_old_style_constructor_gets_parts_of_the_configuration(
-    host: Any, tiny_llama: Path, caplog: pytest.LogCaptureFixture
+    host: Any, tiny_llama: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    config, model = build(tiny_llama, "OldModel")
+    config, model = build(tiny_llama, name)
     hf_config, cache_config, quant_config, prefix, others = model.given
     assert hf_config is config.model_config.hf_config
     assert cache_config is config.cache_config
     assert quant_config is None
     assert prefix == "here"
     assert set(others) == {"lora_config", "scheduler_config"}
-    assert re.search(
-        r"model OldModel of object:\S*Entries\S* is constructed in an old", caplog.text
-    )
+    assert re.search(rf"model {name} of object:\S*Entries\S* is constructed in an old", caplog.text)
 
 
 def test_constructors_of_the_new_style_get_what_they_take(
