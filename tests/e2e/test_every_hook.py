@@ -153,6 +153,7 @@ def test_every_hook_is_of_a_class_of_its_own() -> None:
     assert sorted(name for group in groups for name in group) == sorted(SPECS)
 
 
+@pytest.mark.checklist(145)
 def test_each_function_ran_where_it_should_and_never_elsewhere(life: Life) -> None:
     steps = set()
     for process, roles in life.reply["roles"].items():

@@ -32,6 +32,7 @@ def tree(host: Host, model: Path, **options: Any) -> VllmConfig:
     return VllmConfig.from_engine_config(args.to_engine_config(host))
 
 
+@pytest.mark.checklist(73, 75)
 def test_what_is_said_in_front_is_in_force_in_the_worker(
     host: Host, tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,6 +33,7 @@ def test_an_item_is_past_at_the_version_of_its_removal(version: str, is_past: bo
     assert bool(past_removal([item()], version)) is is_past
 
 
+@pytest.mark.checklist(134)
 def test_a_use_is_told_once_for_each_plugin(caplog: pytest.LogCaptureFixture) -> None:
     plugins = [Plugin(f"d:hookserve:{name}", name, "hookserve", lambda: None) for name in "ab"]
     old = item(name="--old-for-one-test")

@@ -97,6 +97,7 @@ def test_a_subclass_is_built_in_the_place_of_its_op_and_of_no_other(name: str) -
     assert type(RMSNorm(4)) is RMSNorm, "outside of a model nothing is replaced"
 
 
+@pytest.mark.checklist(68, 70, 72)
 @pytest.mark.parametrize(
     ("custom_ops", "is_mine"),
     [
@@ -121,6 +122,7 @@ def test_the_list_has_the_last_word_and_enabled_tells(
     assert RMSNorm.enabled() and CustomOp.default_on()
 
 
+@pytest.mark.checklist(56, 77)
 def test_an_override_that_the_platform_does_not_call_is_built_and_warned_about(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -134,6 +136,7 @@ def test_an_override_that_the_platform_does_not_call_is_built_and_warned_about(
     assert "'cpu' does not call" in line
 
 
+@pytest.mark.checklist(66, 67, 76)
 @pytest.mark.parametrize(
     ("platform", "called"),
     [
@@ -186,6 +189,7 @@ def test_what_is_no_subclass_is_refused_under_its_owners_name() -> None:
     assert info.value.identity == "dist:hookserve:me"
 
 
+@pytest.mark.checklist(74)
 def test_names_and_overrides_that_nothing_came_of_are_told_with_the_nearest() -> None:
     given = [("RMSNorm", Mine), ("SiluAndMull", NoNorm), ("GemmaRMSNorm", NoNorm)]
     ops = declare(*given, custom_ops=["-rms_nrm", "+RMSNorm"])

@@ -49,6 +49,7 @@ METHOD_SETS: list[frozenset[str] | None] = [
 """What an override changes; ``None``: nobody overrides the op."""
 
 
+@pytest.mark.checklist(67, 70)
 @pytest.mark.parametrize("platform", CALLED)
 @pytest.mark.parametrize("written", NAMES)
 def test_what_runs(platform: str, written: str) -> None:
@@ -79,6 +80,7 @@ def test_a_class_that_replaces_forward_itself_is_not_called_by_platform() -> Non
     assert decide(NAMES, [], platform="cpu", override=override).warning is None
 
 
+@pytest.mark.checklist(68, 69)
 @pytest.mark.parametrize("override", [None, Override("dist/me", frozenset())])
 @pytest.mark.parametrize("mix", [("+", "-"), ("-", "+")])
 def test_both_signs_are_an_error_in_any_mix_of_the_names(

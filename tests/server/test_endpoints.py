@@ -86,6 +86,7 @@ def test_a_plugins_route_is_served_and_gets_the_engine(serve_script: Any) -> Non
     asyncio.run(run())
 
 
+@pytest.mark.checklist(103, 107)
 def test_a_plugin_replaces_one_method_of_a_core_route(serve_script: Any) -> None:
     async def run() -> None:
         plugin = Plugin(Routes("/v1/completions", "POST"))

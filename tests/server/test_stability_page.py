@@ -63,6 +63,7 @@ def test_the_page_shows_the_table(source_root: Path) -> None:
         assert f"`{spec.flag}`, `{spec.env}`" in page
 
 
+@pytest.mark.checklist(134, 135, 137)
 def test_an_unstable_or_outgoing_flag_is_told_where_it_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

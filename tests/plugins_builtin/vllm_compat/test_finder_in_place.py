@@ -79,6 +79,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
         del sys.modules[name]
 
 
+@pytest.mark.checklist(128)
 def test_a_class_that_the_operator_names_finds_the_package(host: Host, tmp_path: Path) -> None:
     (tmp_path / "their.py").write_text("from vllm import ModelRegistry\nclass Mine: pass\n")
     assert finder.installed() is None

@@ -160,7 +160,7 @@ def forced(model: Path | str, **options: Any) -> list[int]:
         return llm.generate([[1, 2]], params)[0].outputs[0].token_ids
 
 
-@pytest.mark.checklist(40, 42, 46, 47)
+@pytest.mark.checklist(40, 41, 42, 46, 47)
 def test_a_checkpoint_is_served_by_the_class_that_it_or_the_override_names(
     site: Path, vllm_facade: None, tmp_path: Path
 ) -> None:
