@@ -69,8 +69,13 @@ def discover(
     return [*builtin.values(), *by_identity]
 
 
-def find_plugins(settings: PluginSettings) -> list[Plugin]:
+def find_plugins(
+    settings: PluginSettings, say: Callable[[str], None] = lambda line: None
+) -> list[Plugin]:
     """Every plugin there is, with what the operator said about each; imports none.
+
+    Args:
+        say: told a line for what an operator should know of other hosts' lists.
 
     Raises:
         PluginSelectionError: an entry of a list that fits no plugin or several, a ``--plugin`` that
@@ -79,7 +84,7 @@ def find_plugins(settings: PluginSettings) -> list[Plugin]:
     adapters = Adapters()
     plugins = discover(settings.files, (), adapters.all)
     apply_settings(plugins, settings)
-    adapters.choose(plugins, settings, lambda line: None)
+    adapters.choose(plugins, settings, say)
     return plugins
 
 

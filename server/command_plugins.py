@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,10 @@ def run(found: argparse.Namespace) -> int:
 
 
 def _read(settings: Settings) -> list[PluginRow]:
-    return read_rows(settings.plugins, _remembered(settings))
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    return read_rows(settings.plugins, _remembered(settings), say)
 
 
 def _remembered(settings: Settings) -> Mapping[str, LoadResult]:

@@ -6,7 +6,7 @@ can be laid over it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,8 +34,10 @@ class PluginRow(msgspec.Struct, frozen=True, kw_only=True):
     builtin: bool
 
 
-def read_rows(settings: PluginSettings, loads: Mapping[str, LoadResult]) -> list[PluginRow]:
-    """Every plugin that would be found; imports none.
+def read_rows(
+    settings: PluginSettings, loads: Mapping[str, LoadResult], say: Callable[[str], None]
+) -> list[PluginRow]:
+    """Every plugin that would be found; imports none. ``say`` is told what is odd about lists.
 
     Raises:
         hookserve.hookspecs.PluginSelectionError: an entry of a list that fits no plugin.
@@ -43,7 +45,7 @@ def read_rows(settings: PluginSettings, loads: Mapping[str, LoadResult]) -> list
     from hookserve.hookspecs.discovery import find_plugins
 
     rows = []
-    for plugin in find_plugins(settings):
+    for plugin in find_plugins(settings, say):
         state = f"{plugin.state} by {plugin.reason}" if plugin.state == "blocked" else plugin.state
         if plugin.fault is not None and plugin.state == "found":
             state = f"out at stage 'discover': {plugin.fault}"

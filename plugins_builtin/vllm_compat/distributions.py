@@ -23,7 +23,10 @@ def is_vllm_itself(distribution: Distribution | None) -> bool:
         return False
     if _name(distribution) == _PACKAGE:
         return True
-    record = distribution.read_text("RECORD") or ""
+    try:
+        record = distribution.read_text("RECORD") or ""
+    except UnicodeDecodeError:
+        return False  # damaged; what is read of it later says so
     return any(line.startswith(f"{_PACKAGE_FILE},") for line in record.splitlines())
 
 

@@ -192,6 +192,8 @@ def _function(entry: EntryPoint) -> Callable[[], Any]:
     found = entry.load()
     if not callable(found):
         raise TypeError(f"{entry.value} is {_words(found)}; expected a function without arguments")
+    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found):
+        raise TypeError(f"{entry.value} would not run when it is called; expected a plain function")
     function: Callable[[], Any] = found
     try:
         signature = inspect.signature(function)

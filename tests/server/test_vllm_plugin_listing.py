@@ -37,13 +37,14 @@ def test_they_are_listed_without_an_import_and_shown_with_what_they_left_to_othe
         "TRACE": str(trace),
     }
 
-    def plugins(*words: str, **more: str) -> str:
+    def plugins(*words: str, said: str = "", **more: str) -> str:
         command = [sys.executable, "-P", "-m", "hookserve.server.cli", "plugins", *words]
         done = subprocess.run(command, env={**environment, **more}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode, done.stderr) == (0, said)
         return done.stdout
 
-    listed = json.loads(plugins("list", "--json", VLLM_PLUGINS="beta"))
+    told = "VLLM_PLUGINS: no entry point is called 'gamma'; there are: alpha, beta, slip\n"
+    listed = json.loads(plugins("list", "--json", VLLM_PLUGINS="beta,gamma", said=told))
     rows = {row["identity"]: row for row in listed if not row["builtin"]}
     assert not trace.exists()
     assert {identity: row["state"] for identity, row in rows.items()} == {

@@ -139,6 +139,8 @@ def test_a_second_host_of_the_process_has_what_the_one_call_registered(site: Pat
     [
         ("def register(config): pass", "register(config) is called without arguments"),
         ("register = 7", "expected a function without arguments"),
+        ("async def register(): pass", "would not run when it is called"),
+        ("def register(): yield", "would not run when it is called"),
         ("def register(): raise RuntimeError('no device')", "RuntimeError: no device"),
         ("import not_there_at_all", "No module named 'not_there_at_all'"),
         ("", "has no attribute 'register'"),
@@ -190,6 +192,22 @@ def test_entries_count_as_they_were_installed(site: Path) -> None:
 
     assert before == ["changed"]
     assert [each.name for each in find_plugins(PluginSettings()) if each.adapter] == ["new"]
+
+
+def test_a_value_or_metadata_that_cannot_be_read_harms_nobody_else(site: Path) -> None:
+    install_general(site, "works", REGISTERS.format(arch="Works", name="works"))
+    entries = {GENERAL: {"a": "no_attribute", "b": "not a path", "c": "pkg:register [extra]"}}
+    info = write_metadata(site, "odd", entries, [])
+    (info / "RECORD").write_bytes(b"\xff\xfe,,\n")
+
+    found = states(host_of())
+
+    assert found[f"works:{GENERAL}:works"] == "active"
+    assert found[f"odd:{GENERAL}:a"] == (
+        "out at stage 'discover': its value 'no_attribute' is not of the form 'module:attribute'"
+    )
+    assert "its value 'not a path' is not of the form" in found[f"odd:{GENERAL}:b"]
+    assert "No module named 'pkg'" in found[f"odd:{GENERAL}:c"]
 
 
 @pytest.mark.checklist(118)
