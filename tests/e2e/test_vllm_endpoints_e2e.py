@@ -1,4 +1,4 @@
-"""An endpoint plugin as it is written for vLLM, in a real server: routes, engine, workers, socket."""
+"""An endpoint plugin as it is written for vLLM, in a real server: routes, engine, workers."""
 
 from __future__ import annotations
 
