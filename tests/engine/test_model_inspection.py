@@ -34,8 +34,11 @@ from hookserve.hookspecs import ModelEntry, hookimpl
 
 @hookimpl
 def register_model(ctx):
-    if os.environ.get("INSPECTED_FAILS") and "inspector" in ctx.roles:
+    how = os.environ.get("INSPECTED_FAILS") if "inspector" in ctx.roles else None
+    if how == "raises":
         raise ValueError("not in this role")
+    if how == "leaves":
+        os._exit(3)
     names = ("good", "missing", "broken", "killed", "leaves", "stops", "hangs")
     lazy = [ModelEntry(name, f"inspected.{name}:Model") for name in names]
     return [*lazy, ModelEntry("stated", "nowhere:Model", info={"supports_pp": True})]
@@ -154,16 +157,30 @@ def test_a_class_that_never_comes_is_given_up(front: Callable[..., Host], tmp_pa
         inspect_model(["hangs"], host, cache_dir=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("how", "fault", "starts"),
+    [
+        ("raises", "ValueError: not in this role", 1),
+        ("leaves", "its code ran when the process ended with exit code 3", 2),
+    ],
+)
 def test_a_plugin_that_fails_in_the_inspector_is_out_everywhere(
-    front: Callable[..., Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    front: Callable[..., Host],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_starts: Callable[[], int],
+    how: str,
+    fault: str,
+    starts: int,
 ) -> None:
-    monkeypatch.setenv("INSPECTED_FAILS", "1")
+    monkeypatch.setenv("INSPECTED_FAILS", how)
     host = front()
-    message = rf"'good'\) are not supported for now: .*{OWNER} is out.*ValueError: not in this role"
+    message = rf"'good'\) are not supported for now: .*{OWNER} is out.*{fault}"
     with pytest.raises(UnknownArchitectureError, match=message):
         inspect_model(["good"], host, cache_dir=str(tmp_path))
     (failure,) = host.failures()
     assert (failure.identity, failure.process) == (OWNER, "inspector")
+    assert num_starts() == starts
 
 
 def test_stated_facts_start_nothing(
