@@ -252,8 +252,8 @@ def pack_factor(param: torch.Tensor, dim: int) -> int:
     """Outputs in one element along ``dim``."""
     if getattr(param, "packed_dim", None) != dim:
         return 1
-    factor: int = getattr(param, "packed_factor", None) or getattr(param, "pack_factor", 1)
-    return factor
+    stated: Any = getattr(param, "packed_factor", None) or getattr(param, "pack_factor", 1)
+    return int(stated)
 
 
 def narrow_part(tensor: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
