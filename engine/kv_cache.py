@@ -43,6 +43,19 @@ class BlockPool:
     def num_held(self) -> int:
         return self.num_blocks - self.num_free
 
+    @property
+    def num_gpu_blocks(self) -> int:
+        """The ecosystem's name of ``num_blocks``."""
+        return self.num_blocks
+
+    def get_num_free_blocks(self) -> int:
+        """The ecosystem's name of ``num_free``."""
+        return self.num_free
+
+    def get_usage(self) -> float:
+        """Blocks held by requests over all blocks, 0 to 1."""
+        return self.num_held / self.num_blocks
+
     def find(self, block_hash: bytes) -> int | None:
         """The block with these contents, free or held."""
         return self._by_hash.get(block_hash)
@@ -148,7 +161,12 @@ class KVCacheManager:
     @property
     def usage(self) -> float:
         """Blocks held by requests over all blocks, 0 to 1."""
-        return self.pool.num_held / self.pool.num_blocks
+        return self.pool.get_usage()
+
+    @property
+    def block_pool(self) -> BlockPool:
+        """The ecosystem's name of ``pool``."""
+        return self.pool
 
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

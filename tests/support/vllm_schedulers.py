@@ -20,6 +20,9 @@ class Watching(Scheduler):
         super().__init__(*args, **kwargs)
         assert isinstance(self, SchedulerInterface) and not args
         assert self.kv_cache_config.num_blocks == self.kv_cache_manager.pool.num_blocks
+        assert self.kv_cache_manager.block_pool.get_num_free_blocks() == 64
+        assert self.kv_cache_manager.block_pool.num_gpu_blocks == 64
+        assert self.kv_cache_manager.usage == 0.0
         assert self.max_num_running_reqs == self.scheduler_config.max_num_seqs
         self.added: list[str] = []
         self.ended: list[tuple[str, RequestStatus]] = []

@@ -191,7 +191,7 @@ def test_without_statistics_they_are_told_but_not_asked_to_log(
     asyncio.run(run())
 
 
-@pytest.mark.checklist(81, 88, 136)
+@pytest.mark.checklist(81, 87)
 def test_what_is_recorded_has_vllms_names(install: Any) -> None:
     install({"Counting": ENTRIES["Counting"]})
     host = Host(["front"], PluginSettings())

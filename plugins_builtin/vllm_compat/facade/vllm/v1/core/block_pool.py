@@ -7,6 +7,6 @@ from hookserve.engine.kv_cache import BlockPool
 __all__ = ["BlockPool"]
 
 __surface__ = {
-    "BlockPool": "live: KVCacheManager.pool; its methods are the engine's own (find, take, share, "
-    "release), not vLLM's",
+    "BlockPool": "live: KVCacheManager.block_pool; num_gpu_blocks, get_num_free_blocks and "
+    "get_usage are as in vLLM, the rest is the engine's own (find, take, share, release)",
 }

@@ -7,7 +7,7 @@ from hookserve.engine.kv_cache import KVCacheManager
 __all__ = ["KVCacheManager"]
 
 __surface__ = {
-    "KVCacheManager": "live: Scheduler.kv_cache_manager; its methods are the engine's own (admit, "
-    "extend, free), not vLLM's",
+    "KVCacheManager": "live: Scheduler.kv_cache_manager; usage and block_pool are as in vLLM, "
+    "its methods are the engine's own (admit, extend, free)",
     "KVCacheBlocks": "refused: blocks are numbers here; read Request.block_ids",
 }
