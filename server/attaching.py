@@ -136,7 +136,8 @@ class Lifespan:
         """
         self._entered = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
-        await asyncio.wait({self._task, self._entered}, return_when=asyncio.FIRST_COMPLETED)
+        first: set[asyncio.Future[Any]] = {self._task, self._entered}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if self._entered.done():
             return self._entered.result() or {}
         await self._task

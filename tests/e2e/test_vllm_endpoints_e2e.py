@@ -93,7 +93,7 @@ def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@pytest.mark.checklist(93, 97, 98, 99, 101, 103, 104, 106)
+@pytest.mark.checklist(93, 97, 98, 99, 101, 103, 104, 105, 106)
 def test_it_does_its_job(server: RunningServer) -> None:
     assert server.get("/v1/admin/scheduler_config").status_code == 401
     found = server.get("/v1/admin/scheduler_config", headers=KEY)

@@ -662,6 +662,9 @@ def test_without_fastapi_nothing_is_imported_and_what_to_install_is_said(
         load(entry("no_such_module:Nothing"))
 
 
+@pytest.mark.checklist(107)
 def test_without_such_a_plugin_the_application_is_starlettes_own() -> None:
-    endpoints = EndpointSet.build(Host(["front"], PluginSettings(allow=()), []))
-    assert type(endpoints.app) is Starlette
+    host = Host(["front"], PluginSettings(allow=()), [])
+    assert type(EndpointSet.build(host).app) is Starlette
+    built_in = {claim.name: claim.owner for claim in host.registry("endpoint").claims()}
+    assert built_in["chat_completions"] == "hookserve:builtin:endpoints"
