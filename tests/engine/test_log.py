@@ -146,3 +146,16 @@ def test_setting_it_up_again_doubles_nothing(own_stream: io.StringIO) -> None:
     logging.getLogger("a.library").warning("once")
     assert own_stream.getvalue().count("once") == 1
     assert logging.getLogger().level == logging.WARNING
+
+
+def test_the_ecosystems_loggers_show_whoever_speaks(own_stream: io.StringIO) -> None:
+    own_logging("WARNING", "Worker 1", ecosystem_level="INFO").handlers[-1].setStream(own_stream)
+    logging.getLogger("vllm").info("by the package")
+    logging.getLogger("vllm.a.plugin").info("by a plugin")
+    logging.getLogger("vllm.a.plugin").debug("too quiet")
+    logging.getLogger("vllm_of_another").info("by a name that only begins so")
+    logging.getLogger("hookserve").info("what the first rank says for all")
+    said = [line.rpartition("] ")[2] for line in own_stream.getvalue().splitlines()]
+    assert said == ["by the package", "by a plugin"]
+    own_logging("ERROR", "Front")
+    assert not logging.getLogger("vllm").isEnabledFor(logging.WARNING)
