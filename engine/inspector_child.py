@@ -22,6 +22,7 @@ from .channel import Channel, ChannelClosed, ChannelError
 from .child_process import describe_exit, find_crash, module_command, spawn, whose_code_runs
 from .environment import child_environment
 from .errors import EX_SOFTWARE, EngineStartError
+from .inspector_messages import Inspect
 from .messages import Failed
 
 INSPECTOR_COMMAND = module_command("hookserve.engine.inspector")
@@ -51,7 +52,7 @@ class InspectorChild:
     def __init__(self, process: subprocess.Popen[bytes], sock: socket, mark: CrashMark) -> None:
         self._process = process
         self._mark = mark
-        self.channel = Channel(sock)
+        self._channel = Channel(sock)
 
     @classmethod
     def start(cls, command: Sequence[str] = INSPECTOR_COMMAND) -> InspectorChild:
@@ -69,6 +70,18 @@ class InspectorChild:
             ) from error
         return cls(process, sock, mark)
 
+    def tell(self, message: Inspect) -> None:
+        """
+        Raises:
+            EngineStartError: the message cannot be sent.
+        """
+        try:
+            self._channel.send(message)
+        except ChannelClosed:
+            pass  # it is gone; whoever expects an answer is told how
+        except ChannelError as error:
+            raise EngineStartError(EX_SOFTWARE, f"the inspector: {error}") from error
+
     def expect(self, timeout_s: float, *kinds: type[M]) -> M:
         """The next message, which is of one of the kinds.
 
@@ -78,9 +91,9 @@ class InspectorChild:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            while (message := self.channel.try_recv()) is None:
+            while (message := self._channel.try_recv()) is None:
                 left_s = deadline - time.monotonic()
-                if left_s <= 0 or not self.channel.wait(left_s):
+                if left_s <= 0 or not self._channel.wait(left_s):
                     raise self._ended(f"took more than {timeout_s:g} s and was stopped")
         except ChannelClosed:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,5 +122,5 @@ class InspectorChild:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        self.channel.close()
+        self._channel.close()
         self._mark.close()

@@ -122,7 +122,7 @@ def _ask(
     plugins = msgspec.structs.replace(host.settings, denied=denied)
     patience_s = host.settings.startup_hook_timeout_s
     with InspectorChild.start() as child:
-        child.channel.send(Inspect(claim.name, config, plugins))
+        child.tell(Inspect(claim.name, config, plugins))
         try:
             sent = child.expect(START_S + patience_s, ManifestSent)
             manifest = msgspec.convert(sent.manifest, Manifest)

@@ -183,6 +183,15 @@ def test_a_plugin_that_fails_in_the_inspector_is_out_everywhere(
     assert num_starts() == starts
 
 
+def test_an_inspector_that_does_not_come_up_is_told(
+    front: Callable[..., Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = InspectorChild.start
+    monkeypatch.setattr(InspectorChild, "start", lambda: start(["false"]))
+    with pytest.raises(EngineStartError, match="the inspector ended with exit code 1"):
+        inspect_model(["good"], front(), cache_dir=str(tmp_path))
+
+
 def test_stated_facts_start_nothing(
     front: Callable[..., Host], tmp_path: Path, num_starts: Callable[[], int]
 ) -> None:
