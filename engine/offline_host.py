@@ -26,8 +26,8 @@ def open_host(
     *,
     objects_stay: str | None = None,
 ) -> tuple[Host, bool]:
-    """The host of this process, held once more (``release`` it in the end), and whether this is
-    its first user.
+    """The host of this process, held once more (``release`` it in the end), and whether it is still
+    to be told that the process has started: by its first engine.
 
     Args:
         plugins: names of modules and paths of ``.py`` files; objects and modules as well.
@@ -44,10 +44,9 @@ def open_host(
     if objects_stay is not None:
         check_no_objects(objects, objects_stay)
     host = bootstrap(roles, offline_settings(settings, names), objects=objects)
-    is_first = host.hold()
-    if is_first:
+    if host.hold():
         log_host(host)
-    return host, is_first
+    return host, not host.calls.is_started
 
 
 def offline_settings(

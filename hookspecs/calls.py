@@ -37,6 +37,11 @@ class Calls(ConfigCalls, RequestCalls, StepCalls):
         """
         notify(self.hooks, "register_by_call").tell()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether ``process_started`` was called."""
+        return bool(self._started)
+
     def process_started(self, roles: Iterable[Role], config: Any) -> None:
         """Tell every plugin which process this is; once for each role of the process.
 

@@ -43,6 +43,7 @@ def run(words: Sequence[str]) -> int:
     try:
         start_logging(resolve_settings({}), "Program")
         host = bootstrap(("front", "engine", "worker"), offline_settings())
+        host.hold()  # engines of the program come and go
         host.adapters.prepare()
         log_host(host)
     except (HookserveError, HostError) as error:
