@@ -8,7 +8,7 @@ afterwards. Compiled functions and objects that can be called do not tell.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -112,7 +112,7 @@ def _plain(*args: Any, **kwargs: Any) -> Any:
     return call(*args, **kwargs)
 
 
-def _generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
+def _generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
     call: Any = "the bound method that notes the call"
     return (yield from call(*args, **kwargs))
 

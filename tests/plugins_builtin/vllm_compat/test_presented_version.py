@@ -35,6 +35,9 @@ from vllm.version import __version__ as from_module
 
 at_import = [from_package, from_module, version("vllm")]
 
+def ask():
+    return version("vllm"), vllm.__version__
+
 def register():
     from packaging.version import parse
     import vllm.version
@@ -106,6 +109,11 @@ def test_guards_of_every_kind_are_met_at_once_by_plugins_of_different_releases(
     assert seen_by("exact") == expected("0.27.1")
     assert seen_by("any") == expected("0.32.0")
     assert importlib.metadata.version("vllm") == "0.32.0", "asked by nobody's code"
+    assert sys.modules["exact"].ask() == ("0.27.1", "0.27.1"), "called by nobody's code"
+    old = next(plugin for plugin in host.plugins if plugin.name == "old")
+    with host.enter(old):
+        assert importlib.metadata.version("vllm") == "0.16.0"
+        assert sys.modules["exact"].ask() == ("0.27.1", "0.27.1"), "called by another's code"
 
 
 def test_the_operator_may_show_a_plugin_another_release(site: Path) -> None:
