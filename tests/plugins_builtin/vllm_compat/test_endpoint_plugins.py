@@ -478,8 +478,8 @@ def test_exception_handlers_hold_for_the_plugins_own_routes(serve_script: Any) -
             for what, said in (("out", "mine: "), ("404", "mine: 404: gone"), ("x", "mine: x")):
                 reply = await served.http.get(f"/v1/tea/{what}")
                 assert (reply.status_code, reply.text) == (418, said)
-            assert (await served.http.get("/v1/nothing")).json()["error"]["code"] == "unknown_route"
-            assert (await served.http.get("/v1/other")).json()["error"]["code"] == "plugin_error"
+            assert '"unknown_route"' in (await served.http.get("/v1/nothing")).text
+            assert '"plugin_error"' in (await served.http.get("/v1/other")).text
 
     asyncio.run(run())
 
