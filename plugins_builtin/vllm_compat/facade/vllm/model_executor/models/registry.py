@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, KeysView, Mapping
+from collections.abc import Callable, KeysView
 from typing import Any
 
 from hookserve.engine.model_facts import ModelFacts
 from hookserve.engine.model_inspection import inspect_model
 from hookserve.engine.model_registry import contract_fault, resolve_architecture
 from hookserve.engine.once_logger import init_logger
-from hookserve.hookspecs import current, declare, is_claimed, known_claims, running
+from hookserve.hookspecs import current, declare, known_claims, running
 from hookserve.hookspecs.targets import same_target
+from hookserve.plugins_builtin.vllm_compat.registry_view import RegistryView
 
 __all__ = ["ModelRegistry"]
 
@@ -23,23 +24,14 @@ __surface__ = {
 logger = init_logger("vllm.model_executor.models.registry")
 
 
-class _Models(Mapping[str, Any]):
-    """Class or path of each architecture that anybody has registered so far, as it is now."""
+class _Models(RegistryView):
+    """Class or path of each architecture, as it was registered: nothing is imported for it."""
 
     def __getitem__(self, arch: str) -> Any:
-        for claim in known_claims("model"):
-            if claim.name == arch:
-                return claim.target
-        raise KeyError(arch)
+        return self._claims()[arch].target
 
-    def __contains__(self, arch: object) -> bool:
-        return isinstance(arch, str) and is_claimed("model", arch)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(claim.name for claim in known_claims("model")))
-
-    def __len__(self) -> int:
-        return len({claim.name for claim in known_claims("model")})
+    def __setitem__(self, arch: str, target: Any) -> None:
+        ModelRegistry.register_model(arch, target)
 
 
 def _asks(fact: str) -> Callable[..., bool]:
@@ -57,11 +49,11 @@ class _ModelRegistry:
     """What this process knows of architectures.
 
     Attributes:
-        models: by architecture; read only.
+        models: by architecture; setting one registers it.
     """
 
     def __init__(self) -> None:
-        self.models: Mapping[str, Any] = _Models()
+        self.models = _Models("model")
 
     def get_supported_archs(self) -> KeysView[str]:
         """The architectures that anybody has registered so far, those of the host too; a view,
