@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 import torch
 
 from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.errors import ConfigError
+from hookserve.engine.model_loader import initialize_model
 from hookserve.engine.model_parts import describe_ops, prepare_parts
 from hookserve.engine.vllm_config import VllmConfig
-from hookserve.hookspecs import OpOverride, OpProvider, PluginSettings, bootstrap, hookimpl
+from hookserve.engine.weights import WeightsMapper
+from hookserve.hookspecs import Named, OpOverride, OpProvider, PluginSettings, bootstrap, hookimpl
 from hookserve.ops.activation import GeluAndMul, SiluAndMul
 from hookserve.ops.context import set_model_context
 from hookserve.ops.layernorm import RMSNorm
+from hookserve.ops.linear import LinearBase, UnquantizedLinearMethod
+from hookserve.ops.quantization import QuantizationConfig
+from hookserve.plugins_builtin.llama import LlamaForCausalLM
+from hookserve.plugins_builtin.opt import OPTForCausalLM
 
 
 class MyNorm(RMSNorm):
@@ -57,3 +65,58 @@ def test_the_overrides_and_providers_that_a_model_computes_with(tiny_llama: Path
         host.close()
     assert silu == "op silu_and_mul: used of object:Mine"
     assert norm.startswith("op rms_norm: ") and norm.endswith("MyNorm of object:Mine")
+
+
+class Demanding(QuantizationConfig):
+    told: ClassVar[list[Any]] = []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Demanding:
+        return cls()
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 90
+
+    def get_quant_method(self, layer: Any, prefix: str) -> Any:
+        return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
+    def apply_vllm_mapper(self, mapper: WeightsMapper) -> None:
+        self.told.append(mapper.map_name("decoder.layers.0.q_proj"))
+
+
+class Quantizing:
+    @hookimpl
+    def quantization(self) -> Named:
+        return Named("demanding", Demanding)
+
+
+def test_a_quantization_is_told_the_models_names_and_asks_for_a_device(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = bootstrap({"front", "engine", "worker"}, PluginSettings(), objects=[Quantizing()])
+    try:
+        args = EngineArgs(model=str(tiny_llama), quantization="demanding")
+        config = VllmConfig.from_engine_config(args.to_engine_config(host))
+        prepare_parts(config, host)
+        initialize_model(config, model_class=Renaming)
+        assert Demanding.told == ["model.decoder.layers.0.q_proj"], "without the fused part"
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+        config.device_config.device_type = "cuda"
+        with pytest.raises(ConfigError, match=r"capability 9\.0; this one has 8\.6"):
+            prepare_parts(config, host)
+    finally:
+        host.close()
+
+
+class Renaming(LlamaForCausalLM):
+    hf_to_vllm_mapper = OPTForCausalLM.hf_to_vllm_mapper
+
+
+def test_keys_of_a_quantizations_configuration_are_found_by_any_of_their_names() -> None:
+    find, find_or = QuantizationConfig.get_from_keys, QuantizationConfig.get_from_keys_or
+    assert find({"w_bit": 4, "bits": 8}, ["bits", "w_bit"]) == 8
+    assert find_or({"w_bit": 4}, ["bits", "w_bit"], 2) == 4
+    assert find_or({}, ["bits"], 2) == 2
+    with pytest.raises(ValueError, match="has none of 'bits', 'w_bit'"):
+        find({}, ["bits", "w_bit"])

@@ -18,6 +18,7 @@ from hookserve.ops.context import (
     set_model_context,
 )
 from hookserve.ops.decode_groups import split_by_length
+from hookserve.ops.paged_attention import PagedAttentionBackend
 
 HEADS, KV_HEADS, SIZE, BLOCK = 6, 2, 8, 4
 
@@ -342,3 +343,18 @@ def test_forward_contexts_do_not_nest_and_always_end() -> None:
         assert get_forward_context() is context
     with pytest.raises(RuntimeError, match="no forward context"):
         get_forward_context()
+
+
+class BlocksLast(PagedAttentionBackend):
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+    ) -> tuple[int, ...]:
+        return (2, num_blocks, block_size, num_kv_heads, head_size)
+
+
+def test_a_backend_whose_cache_does_not_begin_with_its_blocks_is_refused() -> None:
+    layer = Attention(4, 8, 1.0, prefix="attn", attn_backend=BlocksLast)
+    assert layer.get_attn_backend() is BlocksLast
+    with pytest.raises(ValueError, match=r"'attn': .*expected its 5 blocks in the first dimension"):
+        layer.kv_cache_shape(5, 16)

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from hookserve.ops.activation import GeluAndMul, SiluAndMul
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
-from hookserve.ops.layernorm import GemmaRMSNorm, RMSNorm
+from hookserve.ops.layernorm import GemmaRMSNorm, LayerNorm, RMSNorm
 from hookserve.ops.logits_processor import LogitsProcessor
 from hookserve.ops.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
@@ -28,6 +28,18 @@ def test_norm_equals_transformers(dtype: torch.dtype, scale: float) -> None:
     x = (torch.randn(7, 30) * scale).to(dtype)
     rtol = 1e-5 if dtype is torch.float32 else 1e-2
     torch.testing.assert_close(ours(x), theirs(x), rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_by_mean_and_variance_is_computed_in_float32(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    ours, theirs = LayerNorm(30, eps=1e-5), torch.nn.LayerNorm(30, eps=1e-5)
+    for name in ("weight", "bias"):
+        getattr(ours, name).data.copy_(getattr(theirs, name).data.normal_())
+    x = torch.randn(7, 30).to(dtype)
+    normalised = ours(x)
+    assert normalised.dtype == dtype
+    assert torch.equal(normalised, theirs(x.float()).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

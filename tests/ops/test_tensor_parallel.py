@@ -146,6 +146,20 @@ def test_words_are_looked_up_and_scored_by_parts(ranks: int, tied: bool) -> None
         assert (reduces, gathers) == (1, 1)
 
 
+def test_a_rank_scores_its_own_words_alone_where_nothing_is_gathered() -> None:
+    head = weight(10, 8)
+
+    def work(group: TensorParallelGroup) -> tuple[torch.Tensor, int]:
+        lm_head: Any = ParallelLMHead(10, 8, params_dtype=torch.float64, padding_size=4)
+        load(lm_head.weight, head)
+        return LogitsProcessor(10)(lm_head, X, skip_gather=True), group.num_all_gathers
+
+    (first, gathers), (second, _) = run_ranks(2, work)
+    padded = torch.cat((X @ head.T, torch.zeros(X.shape[0], 2, dtype=X.dtype)), 1)
+    torch.testing.assert_close(torch.cat((first, second), 1), padded)
+    assert gathers == 0
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
