@@ -18,7 +18,7 @@ from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.registry import Claim
 from hookserve.hookspecs.targets import import_target
 
-_OWN = frozenset({"_resolve", "_of_no_host", "_told", "_tell", "_alone"})
+_OWN = frozenset({"_resolve", "_find", "_of_no_host", "_last", "_tell", "_alone"})
 
 
 class CurrentPlatform:
@@ -30,13 +30,17 @@ class CurrentPlatform:
 
     def __init__(self, tell: Callable[[], None]) -> None:
         object.__setattr__(self, "_tell", tell)
-        object.__setattr__(self, "_told", False)
+        object.__setattr__(self, "_last", None)
         object.__setattr__(self, "_alone", None)
 
     def _resolve(self) -> Platform:
-        if not self._told:
-            object.__setattr__(self, "_told", True)
+        found = self._find()
+        if self._last is None:
             self._tell()
+        object.__setattr__(self, "_last", found)
+        return found
+
+    def _find(self) -> Platform:
         plugin = running()
         if plugin is not None and plugin.registrar is not None:
             return object_of(find_claim())
@@ -58,10 +62,9 @@ class CurrentPlatform:
     def __getattribute__(self, name: str) -> Any:
         if name in _OWN:
             return object.__getattribute__(self, name)
-        if (
-            name.startswith("__") and not self._told
-        ):  # who looks through modules asks for no platform
-            return Platform if name == "__class__" else getattr(Platform, name)
+        if name.startswith("__"):  # who looks through modules asks for no platform
+            kind = Platform if self._last is None else type(self._last)
+            return kind if name == "__class__" else getattr(kind, name)
         return getattr(self._resolve(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -71,7 +74,7 @@ class CurrentPlatform:
         delattr(self._resolve(), name)
 
     def __repr__(self) -> str:
-        return repr(self._resolve()) if self._told else "<current_platform>"
+        return repr(self._last) if self._last is not None else "<current_platform>"
 
 
 def find_claim() -> Claim:

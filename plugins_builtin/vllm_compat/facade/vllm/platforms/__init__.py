@@ -10,7 +10,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from hookserve.plugins_builtin import cuda, platforms
+from hookserve.plugins_builtin import cuda as cuda_plugin
+from hookserve.plugins_builtin import platforms as cpu_plugin
 from hookserve.plugins_builtin.vllm_compat.current_platform import CurrentPlatform, find_claim
 
 from .interface import CpuArchEnum, Platform, PlatformEnum
@@ -54,11 +55,11 @@ def _note_first_use() -> None:
 
 
 def cpu_platform_plugin() -> str | None:
-    return platforms.platform().replace(":", ".")
+    return cpu_plugin.platform().replace(":", ".")
 
 
 def cuda_platform_plugin() -> str | None:
-    path = cuda.platform()
+    path = cuda_plugin.platform()
     return None if path is None else path.replace(":", ".")
 
 
