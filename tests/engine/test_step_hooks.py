@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,7 +215,7 @@ def test_where_nobody_asks_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("a view or a copy is made for nobody")
 
     monkeypatch.setattr(scheduler_hooks, "view_of", unexpected)
-    monkeypatch.setattr(scheduler_hooks.copy, "deepcopy", unexpected)
+    monkeypatch.setattr(scheduler_hooks, "copy", SimpleNamespace(deepcopy=unexpected))
     monkeypatch.setattr(worker_hooks, "StepBatch", unexpected)
     assert shortage(scheduler_of(host_of(), num_blocks=5)) == (["a"], {"b"})
     with serving() as core:
