@@ -26,6 +26,7 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
+from .ecosystem_arguments import FixedArguments
 from .engine_limits import check_blocks, check_limits, check_ranks
 from .errors import ConfigError
 from .hf_configs import apply_hf_configs
@@ -74,7 +75,7 @@ DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 
 
 @dataclass
-class EngineArgs:
+class EngineArgs(FixedArguments):
     """Names and meaning are the ecosystem's. ``sources`` tells where a value came from, for the
     messages about it; a field that is not in it stands at its default or was set in code."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .ecosystem_arguments import without_effect
 from .engine_args import EngineArgs
 from .errors import InvalidRequestError
 from .input_processor import ReadyRequest
@@ -288,14 +289,19 @@ class LLM:
 
     def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a public method of every worker; one result each. Raises as ``LLMEngine``'s."""
+        """Call a public method of every worker, or a function that is given the worker first; one
+        result each. Raises as ``LLMEngine``'s."""
         with self._lock:
             return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """What the function makes of each worker's model. Raises as ``collective_rpc``."""
+        return self.collective_rpc("apply_model", args=(func,))
 
     def shutdown(self) -> None:
         """Free everything; what is asked afterwards raises ``EngineDeadError``."""
@@ -320,13 +326,16 @@ def make_engine_args(
     """
     Raises:
         TypeError: an argument that is none, with the nearest one that is.
+        ConfigError: one of the ecosystem's that is refused, with the reason.
     """
     known = [each.name for each in fields(kind)]
-    for name in given:
-        if name not in known:
+    taken = dict(given)
+    for name in [name for name in given if name not in known]:
+        if not without_effect(name, taken.pop(name)):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+    given = taken
     if isinstance(given.get("served_model_name"), str):
         given["served_model_name"] = (given["served_model_name"],)
     return kind(model=model, **given)

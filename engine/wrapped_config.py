@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .config_changes import fold_changes
-from .errors import ConfigError
+from .errors import ConfigError, HookserveError
 from .plugin_arguments import tell_change
 from .vllm_config import ModelConfig, VllmConfig
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .config import EngineConfig
     from .engine_args import EngineArgs
 
+_METHODS = ("create_engine_config", "create_model_config")
 _host: contextvars.ContextVar[Host | None] = contextvars.ContextVar(
     "hookserve_config_host", default=None
 )
@@ -51,10 +52,11 @@ def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
     Raises:
         ConfigError: a wrapper gave back no configuration, or one that cannot cross to another
             process.
+        hookserve.hookspecs.PluginError: a wrapper raised something else than our own errors.
     """
     before = {each.name: getattr(args, each.name) for each in fields(args)}
-    made: Any = args.create_engine_config()
-    owner = _owner(args, host, "create_engine_config", "create_model_config")
+    made = _called(args, host)
+    owner = _owner(args, host, *_METHODS)
     changed = [name for name, value in before.items() if getattr(args, name) != value]
     for name in changed:
         tell_change(owner, name, before[name], getattr(args, name), args.sources.get(name))
@@ -62,6 +64,23 @@ def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
     if not isinstance(made, VllmConfig) or made.engine_config is None:
         raise _gave_back(owner, "create_engine_config", made)
     return fold_changes(made.engine_config, made, owner)
+
+
+def _called(args: EngineArgs, host: Host) -> Any:
+    from hookserve.hookspecs import HostError, PluginError
+    from hookserve.hookspecs.errors import describe_error
+    from hookserve.hookspecs.notify_loop import caught
+
+    try:
+        return args.create_engine_config()
+    except (HookserveError, HostError):
+        raise
+    except caught() as error:
+        owners = _owners(args, host, *_METHODS)
+        if not owners:
+            raise
+        said = f"a wrapper of {' or '.join(_METHODS)} raised {describe_error(error)}"
+        raise PluginError(" and ".join(owners), "run", said) from error
 
 
 def take_model(config: EngineConfig, model: Any, args: EngineArgs, host: Host) -> EngineConfig:
@@ -95,11 +114,16 @@ def _gave_back(owner: str, method: str, made: Any) -> ConfigError:
 
 
 def _owner(args: EngineArgs, host: Host, *methods: str) -> str:
-    """Whose code runs in these methods, by the patches that plugins' reports show."""
+    """Whose code runs in these methods, in words."""
+    owners = _owners(args, host, *methods)
+    return " and ".join(owners) or f"{type(args).__qualname__}.{methods[0]}"
+
+
+def _owners(args: EngineArgs, host: Host, *methods: str) -> list[str]:
+    """By the patches that plugins' reports show."""
     names = {
         f"{kind.__module__}:{kind.__qualname__}.{method}"
         for kind in type(args).__mro__
         for method in methods
     }
-    owners = [each.identity for each in host.plugins if names & set(each.patches)]
-    return " and ".join(owners) or f"{type(args).__qualname__}.{methods[0]}"
+    return [each.identity for each in host.plugins if names & set(each.patches)]

@@ -13,7 +13,7 @@ from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.vllm_config import VllmConfig
-from hookserve.hookspecs import Host, PluginSettings, bootstrap
+from hookserve.hookspecs import Host, PluginError, PluginSettings, bootstrap
 from hookserve.server.front_config import configure
 from hookserve.server.settings import resolve_settings
 from plugin_folder import install_plugin
@@ -164,6 +164,24 @@ def test_a_wrapper_must_give_back_a_configuration(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{OWNER}: {method} gave back an object of type"):
         build(wrap(**statements), tiny_llama)
+
+
+def test_what_a_wrapper_raises_is_told_under_its_plugin(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(after_engine="config.cache_config.no_such_field")
+    with pytest.raises(PluginError, match=f"{OWNER} .*a wrapper of .* raised AttributeError"):
+        build(host, tiny_llama)
+
+
+def test_arguments_that_cannot_be_are_read_and_refuse_to_be_set(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(before_engine="self.trust_remote_code = self.kv_cache_dtype != 'auto'")
+    assert build(host, tiny_llama).model.architectures == ("LlamaForCausalLM",)
+    host.close()
+    with pytest.raises(ConfigError, match="trust_remote_code=True is refused, because a checkp"):
+        EngineArgs().trust_remote_code = True
 
 
 def test_a_quantization_that_a_wrapper_sets_must_be_one_that_is_there(
