@@ -72,7 +72,10 @@ def watch_calls(value: Any, host_packages: Callable[[str], bool]) -> FirstCall |
     Returns: ``None`` if it does not tell.
     """
     function = _function_of(value)
-    if function is None or host_packages(str(function.__module__)):
+    if function is None:
+        return None
+    # Not its ``__module__``, which a wrapper takes over from what it wraps.
+    if host_packages(str(function.__globals__.get("__name__"))):
         return None
     if function.__code__.co_flags & CO_ITERABLE_COROUTINE:
         return None

@@ -55,7 +55,7 @@ def log_dead_patches(reports: Iterable[ProcessReport]) -> None:
         more = f" and {len(dead.names) - SHOWN} more" if len(dead.names) > SHOWN else ""
         logger.warning(
             "plugin %s replaced %s%s, and nothing has called that by the end of the first request "
-            "(in %s): this server does not use what it replaces",
+            "(in %s): it may be of no use here",
             identity,
             ", ".join(dead.names[:SHOWN]),
             more,

@@ -122,6 +122,17 @@ def test_each_seam_of_the_engine_is_reached(one_worker: Life) -> None:
     assert calls["UniProcExecutor.collective_rpc"] > one_worker.num_steps
 
 
+@pytest.mark.parametrize("shape", ["one_worker", "two_workers"])
+def test_what_any_process_calls_is_not_taken_for_dead(
+    shape: str, request: pytest.FixtureRequest
+) -> None:
+    """The plugin patches engine and workers in their own processes; the first request is no chat."""
+    life: Life = request.getfixturevalue(shape)
+    told = re.findall(r"replaced (.+), and nothing has called that", life.stderr)
+    chat = "hookserve.server.openai_chat:ChatCompletionsEndpoint.render_chat_request"
+    assert set(told) <= {chat}
+
+
 def test_patches_of_what_is_subclassed_and_the_subclass_are_both_reached(two_workers: Life) -> None:
     calls, steps = two_workers.calls["engine"], two_workers.num_steps
     expected = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,18 @@ def test_a_class_tells_by_a_constructor_of_its_own() -> None:
 @pytest.mark.parametrize("value", [len, 3, object(), print])
 def test_what_cannot_tell_is_left_alone(value: Any) -> None:
     assert watch_calls(value, lambda module: False) is None
+
+
+def test_a_wrapper_of_the_hosts_code_is_not_taken_for_it() -> None:
+    @functools.wraps(watch_calls)
+    def wrapper(*args: Any) -> None:
+        pass
+
+    assert wrapper.__module__ == "hookserve.hookspecs.first_call"
+    seen = watched(wrapper)
+    wrapper()
+    assert seen.called
+    assert watch_calls(code_of, lambda module: module.startswith("hookserve.")) is None
 
 
 def test_two_who_look_at_one_function_both_see_the_call() -> None:

@@ -55,7 +55,7 @@ def test_nobody_is_blamed_for_what_a_silent_process_may_have_called(
     log_dead_patches([dead])
     assert caplog.messages == [
         "plugin a replaced m:f, and nothing has called that by the end of the first request (in "
-        "front): this server does not use what it replaces"
+        "front): it may be of no use here"
     ]
 
 
