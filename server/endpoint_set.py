@@ -63,10 +63,8 @@ class EndpointSet:
         built = [_build_one(host, claim, tasks) for claim in host.registry("endpoint").claims()]
         # A plugin that failed in one endpoint is out with all of them.
         served = _active(each for each in built if each is not None)
-        core = core_routes(served)
-        app = make_application((each.instance for each in served), [route for route, _ in core])
-        attached = [_attach_one(host, app, each, core) for each in served]
-        return cls(host, _active(each for each in attached if each is not None), app)
+        app, attached = _attach_all(host, served)
+        return cls(host, _active(attached), app)
 
     def layers(self) -> list[Layer]:
         """The middleware that endpoints added, each in its guard, the outermost first. One that
@@ -256,34 +254,59 @@ def _make(host: Host, claim: Claim) -> Served:
     return served
 
 
+def _attach_all(host: Host, served: Sequence[Served]) -> tuple[Starlette, list[Served]]:
+    """The outer application, and the endpoints with the routes that they add to it by themselves;
+    without those that fail at that."""
+    core = core_routes(served)
+    routes = [route for route, _ in core]
+    app = make_application((each.instance for each in served), routes)
+    done: list[Served] = []
+    for each in served:
+        try:
+            attached = _attach_one(host, app, each, core)
+        except PluginError as error:
+            _deny(host, each.claim, error.stage, error.message)
+            # Its thread goes on with that application, which is left to it.
+            left, app = app, make_application((each.instance for each in served), routes)
+            app.state = left.state
+            kept = [route for one in done if one.attachment for route in one.routes]
+            app.router.routes = [*kept, *routes]
+            continue
+        if attached is not None:
+            done.append(attached)
+    return app, done
+
+
 def _attach_one(
     host: Host, app: Starlette, served: Served, core: Sequence[tuple[BaseRoute, str]]
 ) -> Served | None:
-    """The endpoint with the routes that it adds by itself; nothing, where it fails at that."""
+    """The endpoint with the routes that it adds by itself; nothing, where it fails at that.
+
+    Raises:
+        PluginError: it took too long, and may not have ended.
+    """
     claim = served.claim
     if not is_attaching(served.instance):
         return served
 
-    def work() -> Served:
+    def work() -> Served | str:
         with host.enter(claim.plugin):
-            routes, attachment = attach(app, served.instance, claim.owner)
-        return replace(served, routes=tuple(routes), attachment=attachment)
-
-    what = f"endpoint {claim.name}"
-    try:
-        attached: Served = build_within(
-            host.settings.startup_hook_timeout_s, claim.owner, what, work
-        )
-        with host.enter(claim.plugin):
+            try:
+                routes, attachment = attach(app, served.instance, claim.owner)
+            except caught() as error:
+                return describe_error(error)
+            attached = replace(served, routes=tuple(routes), attachment=attachment)
             fault = catch_all(attached, core)
-        if fault is None:
-            return attached
-        detach(app, attached.routes)
-        _deny(host, claim, "register", f"{what}: {fault}")
-    except PluginError as error:
-        _deny(host, claim, error.stage, error.message)
-    except caught() as error:
-        _deny(host, claim, "run", f"{what}: {describe_error(error)}")
+            if fault is not None:
+                detach(app, routes)
+            return fault or attached
+
+    budget_s = host.settings.startup_hook_timeout_s
+    what = f"endpoint {claim.name}"
+    outcome: Served | str = build_within(budget_s, claim.owner, what, work)
+    if isinstance(outcome, Served):
+        return outcome
+    _deny(host, claim, "run", f"{what}: {outcome}")
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import EntryPoint
@@ -538,6 +539,43 @@ def test_what_attach_router_leaves_behind_when_it_raises_is_nothing(serve_script
         assert line.endswith("endpoint vllm:mine: RuntimeError: no licence")
 
     asyncio.run(run())
+
+
+def test_an_attach_router_that_hangs_is_left_alone_with_its_application(serve_script: Any) -> None:
+    release, ended = threading.Event(), threading.Event()
+
+    def hanging(app: FastAPI) -> None:
+        app.add_api_route("/v1/half", lambda: "half")
+        release.wait()
+        app.add_api_route("/v1/late", lambda: "late")
+        app.router.routes.clear()
+        ended.set()
+
+    def attach(app: FastAPI) -> None:
+        app.state.attached = app.state.attached + 1 if hasattr(app.state, "attached") else 1
+        app.add_api_route(f"/v1/{app.state.attached}", lambda: "here")
+
+    class Three(One):
+        pass
+
+    async def run() -> None:
+        plugins = [One(attach, "a"), Two(hanging), Three(attach, "c")]
+        hooks = {"startup_hook_timeout_s": 0.3}
+        async with serve_script(say("ab"), plugins=plugins, hooks=hooks) as served:
+            release.set()
+            assert await asyncio.to_thread(ended.wait, 10)
+            for path in ("/v1/1", "/v1/2"):
+                assert (await served.http.get(path)).json() == "here"
+            for path in ("/v1/half", "/v1/late"):
+                assert (await served.http.get(path)).status_code == 404
+            assert (await served.http.get("/v1/models")).status_code == 200
+            (line,) = served.runtime.host.problems()
+        assert line.endswith("endpoint vllm:other was not built within 0.3 s")
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
 
 
 def test_routes_that_are_taken_away_stay_and_late_ones_are_guarded(
