@@ -7,7 +7,8 @@ What the context and the tokenizer say is filled in by whoever has those.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import enum
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -16,6 +17,14 @@ from .structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class SamplingType(enum.IntEnum):
+    """Numbers are the ecosystem's (vLLM's)."""
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,6 +114,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def all_stop_token_ids(self) -> frozenset[int]:
         """Every token id that may end the sequence, whether or not ``ignore_eos`` is set."""
         return frozenset(self.stop_token_ids + self.eos_token_ids)
+
+    @property
+    def sampling_type(self) -> SamplingType:
+        if self.temperature == 0:
+            return SamplingType.GREEDY
+        return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    @classmethod
+    def from_optional(cls, **given: Any) -> Self:
+        """What is ``None`` counts as not given. Raises as the constructor."""
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Look at every token id that the caller named.

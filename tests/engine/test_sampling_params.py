@@ -137,3 +137,10 @@ def test_best_of_generates_more_and_returns_the_likeliest():
     assert [child.logprobs for child in children] == [0] * 4
     assert choose_best([-3.0, -1.0, -2.0, -1.0], 3) == [1, 3, 2]
     assert choose_best([-3.0], 1) == [0]
+
+
+def test_a_kind_of_sampling_and_what_is_left_open():
+    kinds = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(seed=1)]
+    assert [params.sampling_type.name for params in kinds] == ["GREEDY", "RANDOM", "RANDOM_SEED"]
+    given = SamplingParams.from_optional(temperature=0.5, top_p=None, stop=None, max_tokens=3)
+    assert given == SamplingParams(temperature=0.5, max_tokens=3)

@@ -166,3 +166,35 @@ def test_a_programs_own_parser_reads_the_engines_arguments() -> None:
     assert args.enable_prefix_caching is False and args.block_size == 16
     with pytest.raises(SystemExit):
         parser.parse_args(["--block-size", "none"])
+
+
+def test_templates_and_ids_of_chats(tmp_path: Path) -> None:
+    chats = served("renderers.chat_utils")
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    assert chats.load_chat_template(tmp_path / "chat.jinja") == "{{ messages }}"
+    assert chats.load_chat_template("{{ x }}") == "{{ x }}"
+    assert chats.load_chat_template("plain", is_literal=True) == "plain"
+    assert chats.load_chat_template(None) is None
+    with pytest.raises(ValueError, match="expected a file that exists"):
+        chats.load_chat_template("gone.jinja")
+    make = served("entrypoints.chat_utils").make_tool_call_id
+    assert make("kimi_k2", "f", 2) == "functions.f:2"
+    assert make() != make()
+
+
+def test_configurations_are_read_as_the_server_reads_them(tiny_llama: Path) -> None:
+    config = served("transformers_utils.config")
+    read = config.get_config(tiny_llama, hf_overrides_kw={"rope_theta": 7.0})
+    assert (read.model_type, read.rope_theta) == ("llama", 7.0)
+    assert config.get_hf_text_config(read) is read
+    assert not config.is_encoder_decoder(read)
+    repo = served("transformers_utils.repo_utils")
+    assert repo.file_or_path_exists(tiny_llama, "config.json")
+    assert not repo.file_or_path_exists(tiny_llama, "gone.json")
+    assert repo.get_hf_file_to_dict("config.json", tiny_llama)["model_type"] == "llama"
+    assert repo.get_hf_file_to_dict("gone.json", tiny_llama) is None
+    with pytest.raises(ValueError, match="revision 'main'"):
+        repo.file_or_path_exists(tiny_llama, "config.json", "main")
+    tokenizer = served("tokenizers").cached_get_tokenizer(str(tiny_llama))
+    assert tokenizer is served("transformers_utils.tokenizer").cached_get_tokenizer(str(tiny_llama))
+    assert isinstance(tokenizer, served("tokenizers").TokenizerLike)
