@@ -100,9 +100,9 @@ class TokenizerCalls:
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
 
     @overload
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int | None]: ...
+    def convert_tokens_to_ids(self, tokens: list[str] | tuple[str, ...]) -> list[int | None]: ...
 
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
+    def convert_tokens_to_ids(self, tokens: str | list[str] | tuple[str, ...]) -> Any:
         """Of a token that there is none of the unknown token's id, or ``None`` without one."""
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(each) for each in tokens]
