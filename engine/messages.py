@@ -154,8 +154,8 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
-class EngineCoreOutput(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What one step did for one request."""
+class EngineCoreOutput(msgspec.Struct, tag=True, omit_defaults=True):
+    """What one step did for one request. Schedulers of plugins may change it before it is sent."""
 
     request_id: str
     new_token_ids: list[int] = []
@@ -213,9 +213,10 @@ class SchedulerIterationDetails(msgspec.Struct, frozen=True, omit_defaults=True)
     is_dummy: bool = False
 
 
-class SchedulerStats(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class SchedulerStats(msgspec.Struct, tag=True, omit_defaults=True):
     """Names are the ecosystem's; counters are deltas since the last report. What belongs to a
-    feature that this engine does not have is ``None`` or empty."""
+    feature that this engine does not have is ``None`` or empty. Schedulers of plugins may change it
+    before it is sent."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0

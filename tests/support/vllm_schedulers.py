@@ -52,12 +52,14 @@ class Watching(Scheduler):
             for each in outputs.outputs:
                 self.told.setdefault(each.request_id, []).extend(each.new_token_ids)
                 if each.finished:
+                    each.stop_reason = 77
                     self.reasons[each.request_id] = each.finish_reason == FinishReason.LENGTH
         return told
 
     def make_stats(self) -> Any:
         stats = super().make_stats()
         assert stats.num_running_reqs == len(self.running)
+        stats.num_running_reqs += 1000
         return stats
 
 

@@ -84,6 +84,7 @@ def test_parts_that_a_subclass_replaces_are_called_in_vllms_form(path: str, make
     assert scheduler.added == ["warm-up", *PROMPTS]
     assert all(scheduler.reasons.values()) and scheduler.reasons.keys() == {"warm-up", *PROMPTS}
     assert max(sys.modules["observer"].asked) >= 2
+    assert {output.stop_reason for output in collected.last.values()} == {77}
     core.shutdown()
 
 
@@ -109,7 +110,8 @@ def test_statistics_tell_the_step_and_what_it_computed(make: Make) -> None:
     core = make("vllm_schedulers.Watching")
     core.add_request(make_request("a", [1, 2, 3], max_tokens=5))
     stats = core.step().scheduler_stats
-    assert (stats.step_counter, stats.num_running_reqs, stats.num_waiting_reqs) == (1, 1, 0)
+    # The plugin adds a thousand, and gives a reason of its own.
+    assert (stats.step_counter, stats.num_running_reqs, stats.num_waiting_reqs) == (1, 1001, 0)
     assert stats.iteration_details is not None
     assert stats.iteration_details.num_ctx_tokens == stats.num_prompt_tokens == 3
     assert stats.iteration_details.elapsed_ms > 0.0

@@ -35,8 +35,8 @@ __surface__ = {
     "PromptTokenStats": "live: IterationStats.prompt_token_stats",
     "RequestStateStats": "live: RequestOutput.metrics; times are of the front's clock",
     "SchedulerIterationDetails": "live: SchedulerStats.iteration_details of each step",
-    "SchedulerStats": "live: first argument of StatLoggerBase.record; frozen, and fields of "
-    "features that the engine lacks are None or empty",
+    "SchedulerStats": "live: first argument of StatLoggerBase.record; fields of features that "
+    "the engine lacks are None or empty",
     "BaseCacheStats": "refused: caches' statistics have no common base; use PrefixCacheStats",
     "CachingMetrics": "refused: rates over a window are the logger's own to keep",
     "KVCacheEvictionEvent": "refused: evictions are not recorded; the list of them is empty",
