@@ -72,7 +72,7 @@ class RequestGuard:
             await internal_error(request_id).response()(scope, receive, send_with_id)
 
     async def _open_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Behind the same gate. What fails in it its owner's guard tells, and the connection ends."""
+        """Behind the same gate. What fails in it, its owner's guard tells and ends it."""
         begin(scope, _request_id(scope))
         problem = self._health.problem()
         if problem is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
@@ -698,6 +700,19 @@ def test_without_fastapi_nothing_is_imported_and_what_to_install_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install hookserve\[vllm-compat\]$"):
         load(entry("no_such_module:Nothing"))
+
+
+def test_a_server_without_such_a_plugin_imports_no_fastapi() -> None:
+    code = (
+        "import sys, hookserve.server.runtime, hookserve.server.serve\n"
+        "import hookserve.plugins_builtin.vllm_compat.adapter\n"
+        "from hookserve.hookspecs import Host, PluginSettings\n"
+        "from hookserve.server.endpoint_set import EndpointSet\n"
+        "EndpointSet.build(Host(['front'], PluginSettings(no_plugins=True)))\n"
+        "print({'fastapi', 'pydantic', 'websockets'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("set()\n", "")
 
 
 @pytest.mark.checklist(107)

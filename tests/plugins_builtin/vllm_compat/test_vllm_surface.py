@@ -35,6 +35,10 @@ TORCH_FREE = (
     "vllm.version",
     "vllm.inputs",
     "vllm.tasks",
+    "vllm.engine.protocol",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.plugins.endpoint_plugins.interface",
+    "vllm.v1.engine.async_llm",
 )
 """Modules that a process without torch imports, or one that has just started."""
 
