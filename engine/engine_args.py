@@ -449,6 +449,7 @@ class EngineArgs(FixedArguments):
 
     def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
+        from .model_fixups import apply_fixups
         from .model_registry import check_architecture
         from .wrapped_config import check_model, take_model
 
@@ -463,7 +464,7 @@ class EngineArgs(FixedArguments):
         config = msgspec.structs.replace(config, model=model)
         check_blocks(self, config.model.max_model_len)
         check_ranks(self, text_config_of(config.model.hf_config))
-        return apply_platform(config, platform, claim.plugin, host)
+        return apply_platform(apply_fixups(config, host), platform, claim.plugin, host)
 
     def _join_all(self, section: ModelSection, claim: Claim, platform: Any) -> EngineConfig:
         from .config_changes import class_path

@@ -32,9 +32,16 @@ def apply_hf_configs(values: Mapping[str, Any], host: Host) -> dict[str, Any]:
     changed = dict(values)
     for claim in _claims(changed, host):
         target = host.registry("hf_config").resolve(claim.name)
+        if changes_everything(target):
+            continue
         with as_plugin(host, claim.owner, f"hf_config '{claim.name}'"):
             changed = _values_of(_made(target, changed), claim)
     return changed
+
+
+def changes_everything(target: Any) -> bool:
+    """Whether it is of those that change more than the model's own values (``model_fixups``)."""
+    return callable(getattr(target, "verify_and_update_config", None))
 
 
 def make_hf_config(values: Mapping[str, Any], host: Host) -> Any:

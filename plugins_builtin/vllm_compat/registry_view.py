@@ -30,6 +30,11 @@ class RegistryView(Mapping[str, Any]):
         """
         declare(self._kind, name, target)
 
+    def update(self, targets: Mapping[str, Any]) -> None:
+        """Set several."""
+        for name, target in targets.items():
+            self[name] = target
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and is_claimed(self._kind, name)
 

@@ -12,10 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ModelFileError
 from hookserve.engine.vllm_config import HfConfig
-from hookserve.hookspecs import PluginSettings, bootstrap
+from hookserve.hookspecs import Host, PluginSettings, bootstrap
 from hookserve.ops.context import TensorParallelGroup
+from plugin_folder import install_plugin
 from step_runner import load_model, make_vllm_config
 from thread_ranks import run_ranks
 from tiny_llama import write_tiny_llama
@@ -96,7 +98,7 @@ def test_older_arguments_of_the_loader_leave_weights_out() -> None:
         Two(), skip_prefixes=["lm_head."], skip_substrs=["rotary_emb.inv_freq"]
     )
     assert loader.load_weights(weights, mapper=mapper) == {"body.weight"}
-    with pytest.raises(ValueError, match="unexpected weight 'body.rotary_emb"):
+    with pytest.raises(ValueError, match=r"unexpected weight 'body\.rotary_emb"):
         utils.AutoWeightsLoader(Two()).load_weights(weights, mapper=mapper)
 
 
@@ -234,3 +236,28 @@ def test_older_paths_hold_the_same_classes() -> None:
     vocabulary = module("model_executor.layers.vocab_parallel_embedding")
     assert base.method_has_implemented_embedding(vocabulary.UnquantizedEmbeddingMethod)
     assert vocabulary.pad_vocab_size(65) == 128
+
+
+def test_a_fix_up_of_a_configuration_is_registered_and_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+        from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
+
+        class Blocks(VerifyAndUpdateConfig):
+            @staticmethod
+            def verify_and_update_config(vllm_config):
+                vllm_config.cache_config.block_size = 32
+
+        def register():
+            assert "LlamaForCausalLM" not in MODELS_CONFIG_MAP
+            MODELS_CONFIG_MAP.update({"LlamaForCausalLM": Blocks})
+            assert MODELS_CONFIG_MAP["LlamaForCausalLM"] is Blocks
+    """
+    entries = {"vllm.general_plugins": {"blocks": "toy_blocks:register"}}
+    install_plugin(tmp_path / "site", "toy_blocks", {"toy_blocks": body}, groups=entries)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    folder = write_tiny_llama(tmp_path / "model")
+    host = Host(("front", "engine", "worker"), PluginSettings())
+    assert host.problems() == []
+    assert EngineArgs(model=str(folder)).to_engine_config(host).cache.block_size == 32

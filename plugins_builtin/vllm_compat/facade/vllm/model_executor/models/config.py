@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from hookserve.engine.model_fixups import VerifyAndUpdateConfig
+from hookserve.plugins_builtin.vllm_compat.registry_view import RegistryView
+
+__all__ = ["MODELS_CONFIG_MAP", "VerifyAndUpdateConfig"]
 
 __surface__ = {
     "MODELS_CONFIG_MAP": (
-        "refused: the configuration is complete before models are known; change it in the "
-        "hook engine_config or in a platform's check_and_update_config"
+        "live: setting an item registers a fix-up for an architecture; the front calls it while "
+        "the configuration is made"
     ),
-    "VerifyAndUpdateConfig": (
-        "refused: the configuration is complete before models are known; change it in the "
-        "hook engine_config or in a platform's check_and_update_config"
-    ),
+    "VerifyAndUpdateConfig": "live: base of such fix-ups; any class with its methods will do",
 }
+
+MODELS_CONFIG_MAP = RegistryView("hf_config")
