@@ -59,6 +59,14 @@ def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get(name)
 
 
+def set_variable(name: str, value: str | None) -> None:
+    """Set a variable of this process for a plugin that asks for it; ``None``: take it away."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> str:
     """The folder for downloads where nobody named one: ``$HOOKSERVE_CACHE``, else
     ``$XDG_CACHE_HOME/hookserve``.

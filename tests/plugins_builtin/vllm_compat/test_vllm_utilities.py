@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,20 @@ def test_configurations_are_read_as_the_server_reads_them(tiny_llama: Path) -> N
     tokenizer = served("tokenizers").cached_get_tokenizer(str(tiny_llama))
     assert tokenizer is served("transformers_utils.tokenizer").cached_get_tokenizer(str(tiny_llama))
     assert isinstance(tokenizer, served("tokenizers").TokenizerLike)
+
+
+def test_variables_are_set_for_a_block_and_changes_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_VARIABLE", "1")
+    monkeypatch.setenv("MY_OTHER", "")  # so that it is taken away afterwards
+    del os.environ["MY_OTHER"]
+    utils = served("utils.system_utils")
+    with utils.set_env_var("MY_OTHER", "2"), utils.set_env_var("MY_VARIABLE", "2"):
+        assert (os.environ["MY_VARIABLE"], os.environ["MY_OTHER"]) == ("2", "2")
+    assert os.environ["MY_VARIABLE"] == "1" and "MY_OTHER" not in os.environ
+    utils.update_environment_variables({"MY_VARIABLE": "3", "MY_OTHER": "4"})
+    assert os.environ["MY_VARIABLE"] == "3"
+    assert [record.getMessage() for record in caplog.records] == [
+        "MY_VARIABLE changes from '1' to '3'"
+    ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator, Mapping
+
+from hookserve.engine.environment import set_variable, variable
 
 __all__ = ["set_env_var", "update_environment_variables"]
 
@@ -23,19 +24,17 @@ logger = logging.getLogger(__name__)
 
 def update_environment_variables(envs: Mapping[str, str]) -> None:
     for name, value in envs.items():
-        if os.environ.get(name, value) != value:
-            logger.warning("%s changes from %r to %r", name, os.environ[name], value)
-        os.environ[name] = value
+        before = variable(name)
+        if before is not None and before != value:
+            logger.warning("%s changes from %r to %r", name, before, value)
+        set_variable(name, value)
 
 
 @contextlib.contextmanager
 def set_env_var(key: str, value: str) -> Iterator[None]:
-    before = os.environ.get(key)
-    os.environ[key] = value
+    before = variable(key)
+    set_variable(key, value)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(key, None)
-        else:
-            os.environ[key] = before
+        set_variable(key, before)
