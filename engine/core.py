@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -256,15 +256,19 @@ class EngineCore:
         self._was_reset = self._changed = True
 
     def collective_rpc(
-        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout: float | None = None
+        self,
+        method: str | Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+        timeout: float | None = None,
     ) -> list[Any]:
-        """Call a public method of every worker.
+        """Call a public method of every worker, or a function with every worker in this process.
 
         Raises:
             AttributeError: for a name that starts with an underscore, or that no worker has.
             TimeoutError: no answer of every worker within ``timeout`` seconds.
         """
-        if method.startswith("_"):
+        if isinstance(method, str) and method.startswith("_"):
             raise AttributeError(f"{method} is not a public method of the workers")
         answers: list[Any] = self.executor.collective_rpc(method, timeout, tuple(args), kwargs)
         return answers

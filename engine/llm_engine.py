@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -335,14 +335,16 @@ class LLMEngine:
 
     def collective_rpc(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         timeout: float | None = None,
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a public method of every worker; one result each.
+        """Call a public method of every worker, or a function that is given the worker first; one
+        result each.
 
         Raises:
+            TypeError: a function, and the workers are other processes.
             AttributeError: for a name that starts with an underscore, or that no worker has.
             EngineDeadError: after ``shutdown``, or after a step that failed.
         """

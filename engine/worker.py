@@ -198,7 +198,7 @@ def check_device(device: torch.device, owner: str) -> None:
     """
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, NotImplementedError, AssertionError, AttributeError) as error:
+    except (RuntimeError, AssertionError, ImportError, AttributeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
             f"platform {owner} computes on {str(device)!r}, which torch does not have here: "

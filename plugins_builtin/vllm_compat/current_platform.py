@@ -5,7 +5,7 @@ decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
 from typing import Any
 
 from hookserve.engine.offline_host import any_host
@@ -18,25 +18,25 @@ from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.registry import Claim
 from hookserve.hookspecs.targets import import_target
 
-_OWN = frozenset({"_resolve", "_find", "_of_no_host", "_last", "_tell", "_alone"})
+_OWN = frozenset({"_resolve", "_find", "_of_no_host", "_last", "_trace", "_alone"})
 
 
 class CurrentPlatform:
     """What is read and written of it is read and written of the platform's object.
 
-    Args:
-        tell: called once, when the platform is first looked up.
+    Attributes:
+        _trace: from where it was first looked up; empty: by nobody.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        object.__setattr__(self, "_tell", tell)
+    def __init__(self) -> None:
+        object.__setattr__(self, "_trace", "")
         object.__setattr__(self, "_last", None)
         object.__setattr__(self, "_alone", None)
 
     def _resolve(self) -> Platform:
         found = self._find()
         if self._last is None:
-            self._tell()
+            object.__setattr__(self, "_trace", "".join(traceback.format_stack()[:-2]))
         object.__setattr__(self, "_last", found)
         return found
 
@@ -75,6 +75,12 @@ class CurrentPlatform:
 
     def __repr__(self) -> str:
         return repr(self._last) if self._last is not None else "<current_platform>"
+
+
+def trace_of(platform: CurrentPlatform) -> str:
+    """From where the platform was first looked up; empty: by nobody."""
+    trace: str = object.__getattribute__(platform, "_trace")
+    return trace
 
 
 def find_claim() -> Claim:

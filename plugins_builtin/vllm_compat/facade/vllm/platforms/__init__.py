@@ -7,12 +7,15 @@ is none yet; in the function that an entry point of ``vllm.general_plugins`` nam
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
 from hookserve.plugins_builtin import cuda as cuda_plugin
 from hookserve.plugins_builtin import platforms as cpu_plugin
-from hookserve.plugins_builtin.vllm_compat.current_platform import CurrentPlatform, find_claim
+from hookserve.plugins_builtin.vllm_compat.current_platform import (
+    CurrentPlatform,
+    find_claim,
+    trace_of,
+)
 
 from .interface import CpuArchEnum, Platform, PlatformEnum
 
@@ -45,14 +48,6 @@ __surface__ = {
     "xpu_platform_plugin": "refused: no XPU platform is built in; a plugin's may be",
 }
 
-_init_trace = ""
-"""From where the platform was first looked up; empty: by nobody."""
-
-
-def _note_first_use() -> None:
-    global _init_trace
-    _init_trace = "".join(traceback.format_stack()[:-2])
-
 
 def cpu_platform_plugin() -> str | None:
     return cpu_plugin.platform().replace(":", ".")
@@ -73,4 +68,10 @@ def resolve_current_platform_cls_qualname() -> str:
     return find_claim().target_text().replace(":", ".")
 
 
-current_platform = CurrentPlatform(_note_first_use)
+current_platform = CurrentPlatform()
+
+
+def __getattr__(name: str) -> str:
+    if name == "_init_trace":
+        return trace_of(current_platform)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
