@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def create_app(runtime: ServerRuntime) -> Starlette:
     """The application of a runtime that its caller starts and stops.
 
-    ``app.state`` has ``serving``, ``health``, ``engine_client``, ``credentials`` and ``plugins``
-    (the plugin manager).
+    ``app.state`` has ``serving``, ``health``, ``engine_client``, ``vllm_config``, ``credentials``
+    and ``plugins`` (the plugin manager).
     """
     layers = [
         Middleware(RequestGuard, health=runtime.health),
@@ -66,7 +66,8 @@ def create_app(runtime: ServerRuntime) -> Starlette:
     app.router.redirect_slashes = False
     app.state.serving = runtime.serving
     app.state.health = runtime.health
-    app.state.engine_client = runtime.client
+    app.state.engine_client = runtime.serving.prompt_client
+    app.state.vllm_config = runtime.vllm_config
     app.state.plugins = runtime.host.pm
     app.state.credentials = runtime.credentials
     return app

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import State
 from starlette.routing import BaseRoute
 
-from hookserve.engine.engine_client import EngineClient
+from hookserve.engine.prompt_client import PromptClient
 from hookserve.hookspecs import Claim, Denied, Host, PluginError
 from hookserve.hookspecs.deadline import OutOfTimeError, within
 from hookserve.hookspecs.errors import describe_error
@@ -84,7 +84,7 @@ class EndpointSet:
         self.drop_inactive()
         return [layer for layer in layers if layer.is_active]
 
-    async def init_state(self, client: EngineClient, state: State, settings: Any) -> None:
+    async def init_state(self, client: PromptClient, state: State, settings: Any) -> None:
         """Give each endpoint the engine, then enter the lifespans of what was attached; one that
         fails, or takes too long, is served no more.
 
@@ -105,7 +105,7 @@ class EndpointSet:
                 self._take_late_routes(served)
 
     async def _init_one(
-        self, served: Served, client: EngineClient, state: State, settings: Any
+        self, served: Served, client: PromptClient, state: State, settings: Any
     ) -> str | None:
         """What went wrong, or nothing."""
         budget_s = self._host.settings.startup_hook_timeout_s

@@ -36,12 +36,14 @@ class FrontPromptClient(PromptClient):
         self._checks = checks
         self._grammars = grammars
         self._processor: InputProcessor | None = None
+        self._capacity = 0
 
     async def _ready(self) -> InputProcessor:
         if not self._client.is_running:
             raise self._client.dead_error
-        if self._processor is None:
-            capacity = self._client.kv_capacity_tokens
+        capacity = self._client.kv_capacity_tokens
+        if self._processor is None or capacity != self._capacity:
+            self._capacity = capacity
             self._processor = InputProcessor(
                 self.engine_config, self.tokenizer, capacity, self._checks, self._grammars
             )

@@ -94,7 +94,8 @@ class ServerRuntime:
         ready = await self.supervisor.start()
         self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks
         self._drop_inactive()
-        await self.endpoints.init_state(self.client, self.app.state, self.settings)
+        client = self.serving.prompt_client
+        await self.endpoints.init_state(client, self.app.state, self.settings)
         if self.supervisor.runs_what_is_out():
             ready = await self.supervisor.restart()
             self.vllm_config.cache_config.num_gpu_blocks = ready.num_gpu_blocks

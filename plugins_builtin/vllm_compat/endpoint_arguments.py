@@ -9,25 +9,24 @@ from typing import Any
 
 import msgspec
 
-from hookserve.engine.prompt_client import PromptClient
+from hookserve.engine.config import EngineConfig
 from hookserve.server.settings import ServerSettings
 
 _NOT_SHOWN = ("api_key", "admin_key", "authenticator", "single_process", "config", "dry_run")
 """Fields of the server's settings: keys are nobody's to read, and vLLM does not have the rest."""
 
 
-def arguments_of(settings: ServerSettings, engine: PromptClient) -> Namespace:
+def arguments_of(settings: ServerSettings, config: EngineConfig) -> Namespace:
     """What the server and its engine run with; tuples are lists, as argparse makes them.
 
     An argument of vLLM's that this server does not have is no attribute.
     """
     server = msgspec.structs.asdict(settings)
     shown = {name: value for name, value in server.items() if name not in _NOT_SHOWN}
-    return Namespace(**{name: _plain(value) for name, value in (shown | _engine(engine)).items()})
+    return Namespace(**{name: _plain(value) for name, value in (shown | _engine(config)).items()})
 
 
-def _engine(engine: PromptClient) -> dict[str, Any]:
-    config = engine.engine_config
+def _engine(config: EngineConfig) -> dict[str, Any]:
     model, cache, scheduler, parallel = (
         config.model,
         config.cache,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from starlette.datastructures import State
     from starlette.routing import BaseRoute
 
-    from hookserve.engine.engine_client import EngineClient
     from hookserve.engine.prompt_client import PromptClient
     from hookserve.server.settings import ServerSettings
 
@@ -148,14 +147,13 @@ class AttachedEndpoint:
         return self._lifespan.entered()
 
     async def init_state(
-        self, engine_client: EngineClient, state: State, settings: ServerSettings
+        self, engine_client: PromptClient, state: State, settings: ServerSettings
     ) -> None:
-        """Give the plugin the engine by its prompts, and the settings under vLLM's names."""
+        """Give the plugin the settings under vLLM's names, which ``state.args`` has too."""
         from .endpoint_arguments import arguments_of
 
-        del engine_client  # by tokens alone; the plugin gets the one by prompts
-        engine = state.serving.prompt_client
-        answer = self._plugin.init_state(engine, state, arguments_of(settings, engine))
+        state.args = arguments_of(settings, engine_client.engine_config)
+        answer = self._plugin.init_state(engine_client, state, state.args)
         if not inspect.isawaitable(answer):
             raise TypeError(f"it returned {type(answer).__name__}, expected an `async def`")
         await answer

@@ -79,7 +79,7 @@ def test_a_plugins_route_is_served_and_gets_the_engine(serve_script: Any) -> Non
             reply = await served.http.get("/mine")
             assert (reply.status_code, reply.text) == (200, "mine")
             assert "x-request-id" in reply.headers
-            assert routes.client is served.runtime.client
+            assert routes.client is served.runtime.app.state.engine_client
             assert served.runtime.app.state.mine == 8000
         assert routes.was_shut_down
 

@@ -326,7 +326,8 @@ def test_an_endpoint_that_swallows_its_cancellation_is_left_alone(
             assert (await served.http.get("/stubborn")).text == "here"
             plugin.is_over = False
             await runtime.endpoints.shutdown()
-            await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
+            client = runtime.serving.prompt_client
+            await runtime.endpoints.init_state(client, runtime.app.state, runtime.settings)
             assert (await served.http.get("/stubborn")).status_code == 404
             plugin.is_over = True
             await asyncio.sleep(0.05)  # what was left alone ends before its event loop does

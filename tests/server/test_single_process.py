@@ -101,7 +101,7 @@ def test_one_process_gives_the_same_answers_to_plugins_that_are_objects(tiny_lla
             left = client.generate(PROMPT, params, "left")
             await anext(left)
             await left.aclose()
-            assert client.num_unfinished_requests == 0
+            assert client.get_num_unfinished_requests() == 0
             processes = await asyncio.to_thread(app.state.plugins.describe, True)
             assert [process.process for process in processes] == ["front"]
 

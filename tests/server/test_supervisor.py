@@ -264,8 +264,8 @@ def test_a_plugin_that_fails_in_init_state_is_out_in_the_engine_too(
 
 def test_an_endpoint_that_comes_up_restarts_nothing(start_with_endpoint: Any) -> None:
     async def run() -> None:
-        async with start_with_endpoint("state.seen = engine_client.ready") as runtime:
-            assert runtime.app.state.seen is runtime.client.ready
+        async with start_with_endpoint("state.seen = engine_client.is_running") as runtime:
+            assert runtime.app.state.seen is True
             transport = httpx.ASGITransport(runtime.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
                 assert (await http.get("/late")).text == "late"

@@ -141,7 +141,8 @@ def serve_script(
         gone = EngineDeadError("the reader ended")
         reader.add_done_callback(lambda task: runtime.client.mark_dead(gone))
         await asyncio.sleep(0)
-        await runtime.endpoints.init_state(runtime.client, runtime.app.state, runtime.settings)
+        client = runtime.serving.prompt_client
+        await runtime.endpoints.init_state(client, runtime.app.state, runtime.settings)
         runtime.health.set_ready()
         transport = Impatient(runtime.app, raise_app_exceptions=True)
         try:

@@ -66,7 +66,12 @@ def test_a_route_calls_the_workers_and_their_refusal_is_its_error(
 ) -> None:
     async def run() -> None:
         async with serve_script(say("ab"), plugins=[plugin]) as served:
-            assert admin.state is served.runtime.app.state
+            state = served.runtime.app.state
+            assert admin.state is state and state.args is admin.args
+            assert (state.engine_client, state.vllm_config) == (
+                admin.engine,
+                served.runtime.vllm_config,
+            )
             served.engine.answers["get_scheduler_config"] = {"max_num_seqs": 3}
             reply = await served.http.get("/v1/admin/scheduler_config")
             assert reply.json() == {"found": {"max_num_seqs": 3}}
