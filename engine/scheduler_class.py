@@ -4,6 +4,7 @@ it does without. How its methods are called is ``scheduler_guard``'s.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
@@ -121,10 +122,23 @@ def capabilities_of(found: type) -> frozenset[str]:
 
 
 def _breaks(cls: type, way: Sequence[str]) -> bool:
-    """Whether the class has a method with the first name that goes on by none of the names."""
+    """Whether the class has a method with the first name that goes on by none of the names, and
+    holds no function of such a name, as wrappers hold what they replaced."""
     method = vars(cls).get(way[0])
     inner = inspect.unwrap(method) if callable(method) else None
-    return isinstance(inner, FunctionType) and _names(code_of(inner)).isdisjoint(way)
+    if not isinstance(inner, FunctionType):
+        return False
+    return _names(code_of(inner)).isdisjoint(way) and _held(inner).isdisjoint(way)
+
+
+def _held(function: FunctionType) -> set[str]:
+    """The functions that this one refers to by variables, by their own names."""
+    names = _names(code_of(function))
+    held = [value for name, value in list(function.__globals__.items()) if name in names]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is not set yet
+            held.append(cell.cell_contents)
+    return {each.__name__ for each in held if inspect.isroutine(each)}
 
 
 def _names(code: CodeType) -> set[str]:

@@ -166,6 +166,8 @@ def test_an_unknown_name_is_told_with_the_nearest(make: Make) -> None:
         (schedulers.OwnVictim, {"select_victim"}),
         (schedulers.OneByOne, set(CAPABILITIES)),
         (schedulers.Pathless, set(CAPABILITIES)),
+        (schedulers.Wrapped, set()),
+        (schedulers.Kept, set()),
         (schedulers.Stating, set(CAPABILITIES) - {"preemption"}),
         (schedulers.Below, set(CAPABILITIES) - {"preemption"}),
     ],

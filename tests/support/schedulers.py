@@ -170,6 +170,28 @@ class OwnVictim(Scheduler):
         return self.running[0]
 
 
+class Wrapped(Scheduler):
+    """As it is left by who wraps what it finds."""
+
+
+def _wrap(whole: Any) -> Any:
+    def anything(self: Any, *args: Any) -> Any:
+        return whole(self, *args)
+
+    return anything
+
+
+Wrapped.schedule = _wrap(Wrapped.schedule)  # type: ignore[method-assign]
+_whole_extend = Scheduler._extend
+
+
+class Kept(Scheduler):
+    """Goes on by what its module kept."""
+
+    def _extend(self, request: Request, output: SchedulerOutput) -> list[int] | None:
+        return _whole_extend(self, request, output)
+
+
 class Stating(Pathless):
     capabilities = frozenset({"preemption"})
 

@@ -175,7 +175,7 @@ def test_the_choice_of_a_scheduler_is_told_to_be_unstable(
 
 
 def test_a_part_that_a_plugin_patches_acts_without_any_flag(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -187,7 +187,9 @@ def test_a_part_that_a_plugin_patches_acts_without_any_flag(
         return whole(self, *args, **kwargs)
 
     monkeypatch.setattr(Scheduler, "schedule", schedule)
-    core = make("default")
+    with caplog.at_level(logging.WARNING):
+        core = make("default")
+    assert not caplog.messages
     assert serve(core, a=[4, 5]).tokens["a"] == continuation([4, 5], 9)
     assert calls == ["Scheduler"] * core.num_steps
 
