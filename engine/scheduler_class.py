@@ -47,7 +47,8 @@ def make_scheduler(
     found = host.registry("scheduler").resolve(name)
     claim = host.registry("scheduler").get(name)
     owner = None if claim is None else claim.plugin
-    guard = SchedulerGuard(name, owner, vllm_config.scheduler_config.max_num_batched_tokens)
+    max_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+    guard = SchedulerGuard(name, owner, max_tokens, is_checked=found is not Scheduler)
     fault = find_fault(found)
     if fault is not None:
         identity = name if owner is None else owner.identity

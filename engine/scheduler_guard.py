@@ -40,12 +40,15 @@ class SchedulerGuard:
     name: by which the scheduler was chosen.
     owner: the plugin that declared it; ``None``: it was named by its class path.
     max_tokens: of one step.
+    is_checked: whether its steps are looked at before workers have them.
     """
 
-    def __init__(self, name: str, owner: Plugin | None, max_tokens: int) -> None:
+    def __init__(
+        self, name: str, owner: Plugin | None, max_tokens: int, is_checked: bool = True
+    ) -> None:
         self._owner = owner
         self._max_tokens = max_tokens
-        self._is_ours = owner is not None and owner.is_builtin
+        self._is_checked = is_checked
         self.who = f"scheduler {name!r}" + ("" if owner is None else f" of plugin {owner.identity}")
         self._nobody_since: float | None = None
 
@@ -75,7 +78,7 @@ class SchedulerGuard:
         """
         answer = self.call(scheduler, "schedule")
         output: SchedulerOutput = self._of_type(SchedulerOutput, "schedule", answer)
-        fault = None if self._is_ours else self._fault(output)
+        fault = self._fault(output) if self._is_checked else None
         if fault is not None:
             raise SchedulerError(f"{self.who}: schedule returned a step {fault}")
         return output

@@ -192,6 +192,11 @@ def test_a_part_that_a_plugin_patches_acts_without_any_flag(
     assert not caplog.messages
     assert serve(core, a=[4, 5]).tokens["a"] == continuation([4, 5], 9)
     assert calls == ["Scheduler"] * core.num_steps
+    monkeypatch.setattr(Scheduler, "schedule", lambda self: plan)
+    plan = whole(driven(core))
+    plan.total_num_scheduled_tokens = 3
+    with pytest.raises(SchedulerError, match="a total of 3 tokens; its requests have 0"):
+        core.step()
 
 
 def test_the_engines_own_is_taken_where_nobody_imported_another_form(make: Make) -> None:
