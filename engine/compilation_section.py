@@ -58,6 +58,19 @@ class CUDAGraphMode(enum.Enum):
 
 
 @dataclass
+class PassConfig:
+    """What a compiler would fuse; nothing is compiled."""
+
+    eliminate_noops: bool = False
+    enable_sp: bool = False
+    fuse_act_quant: bool = False
+    fuse_allreduce_rms: bool = False
+    fuse_attn_quant: bool = False
+    fuse_gemm_comms: bool = False
+    fuse_norm_quant: bool = False
+
+
+@dataclass
 class CompilationConfig:
     mode: CompilationMode = CompilationMode.NONE
     custom_ops: list[str] = field(default_factory=list)
@@ -75,7 +88,7 @@ class CompilationConfig:
     compile_sizes: list[int] = field(default_factory=list)
     cudagraph_capture_sizes: list[int] = field(default_factory=list)
     max_cudagraph_capture_size: int = 0
-    pass_config: dict[str, Any] = field(default_factory=dict)
+    pass_config: PassConfig = field(default_factory=PassConfig)
     inductor_compile_config: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

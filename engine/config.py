@@ -125,5 +125,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "INFO"
     log_color: bool = False
     additional_config: dict[str, Any] = {}
+    instance_id: str = ""
+    """Of this engine alone."""
     tree_changes: dict[str, Any] = {}
     """What a platform set in the tree and no field above holds, by dotted path."""

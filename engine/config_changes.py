@@ -144,17 +144,16 @@ def class_path(value: Any, name: str) -> str:
     return str(_plain(value, name, "EngineArgs"))
 
 
-def _leaves(tree: VllmConfig) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every public field by its dotted path, attributes that a plugin added too."""
+    declared = {each.name for each in fields(tree)}
     for name, value in vars(tree).items():
+        if name.startswith("_") and name in declared:
+            continue
         if is_dataclass(value) and type(value).__module__ in _SECTIONS:
-            declared = {f.name for f in fields(value)}
-            for inner, leaf in vars(value).items():
-                if inner.startswith("_") and inner in declared:
-                    continue
-                yield f"{name}.{inner}", leaf.to_dict() if isinstance(leaf, HfConfig) else leaf
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            yield name, value
+            yield f"{prefix}{name}", value.to_dict() if isinstance(value, HfConfig) else value
 
 
 def _named(value: Any) -> Any:

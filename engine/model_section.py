@@ -210,6 +210,19 @@ class ModelConfig:
     def attn_type(self) -> str:
         return "decoder"
 
+    def using_transformers_backend(self) -> bool:
+        """Never: models are the registry's."""
+        return False
+
+    def get_multimodal_config(self) -> Any:
+        """
+        Raises:
+            ValueError: only text is served.
+        """
+        if self.multimodal_config is None:
+            raise ValueError("the model is not multimodal: only text is served")
+        return self.multimodal_config
+
     def get_num_experts(self) -> int:
         """0 where there are none."""
         names = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
@@ -265,11 +278,7 @@ class ModelConfig:
 
     def get_diff_sampling_param(self) -> dict[str, Any]:
         """What of it applies to requests that say nothing themselves."""
-        names = (
-            "repetition_penalty", "temperature", "top_k", "top_p", "min_p", "max_new_tokens"
-        )  # fmt: skip
+        from .model_choices import GENERATION_KEYS
+
         given = self.try_get_generation_config()
-        found = {name: given[name] for name in names if given.get(name) is not None}
-        if "max_new_tokens" in found:
-            found["max_tokens"] = found.pop("max_new_tokens")
-        return found
+        return {name: given[name] for name in GENERATION_KEYS if given.get(name) is not None}

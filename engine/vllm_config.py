@@ -12,13 +12,14 @@ import contextvars
 import copy
 import dataclasses
 import hashlib
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
-from .compilation_section import CompilationConfig, CompilationMode, CUDAGraphMode
+from .compilation_section import CompilationConfig, CompilationMode, CUDAGraphMode, PassConfig
 from .config import EngineConfig
 from .config_sections import (
     AttentionConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "ModelConfig",
     "ObservabilityConfig",
     "ParallelConfig",
+    "PassConfig",
     "SchedulerConfig",
     "StructuredOutputsConfig",
     "VllmConfig",
@@ -79,6 +81,8 @@ class VllmConfig:
     kv_transfer_config: Any = None
     kv_events_config: Any = None
     ec_transfer_config: Any = None
+    instance_id: str = ""
+    """Five characters, the same in every process of one engine, and another for each engine."""
     engine_config: EngineConfig | None = field(default=None, repr=False)
     """What this was made from: the form that crosses to another process."""
 
@@ -97,11 +101,13 @@ class VllmConfig:
             additional_config=dict(config.additional_config),
             attention_config=AttentionConfig.from_engine_config(config),
             structured_outputs_config=StructuredOutputsConfig.from_engine_config(config),
+            instance_id=config.instance_id,
             engine_config=config,
         )
         for path, value in config.tree_changes.items():
             section, _, name = path.rpartition(".")
-            setattr(getattr(tree, section) if section else tree, name, copy.deepcopy(value))
+            holder = operator.attrgetter(section)(tree) if section else tree
+            setattr(holder, name, copy.deepcopy(value))
         return tree
 
     def compute_hash(self) -> str:
@@ -109,7 +115,8 @@ class VllmConfig:
         if self.engine_config is None:
             given = repr(dataclasses.replace(self, quant_config=None)).encode()
         else:
-            given = msgspec.json.encode(self.engine_config, order="deterministic")
+            same = msgspec.structs.replace(self.engine_config, instance_id="")
+            given = msgspec.json.encode(same, order="deterministic")
         return hashlib.sha256(given).hexdigest()[:10]
 
     def with_hf_config(

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError
-from hookserve.engine.vllm_config import VllmConfig
+from hookserve.engine.vllm_config import PassConfig, VllmConfig
 from hookserve.hookspecs import Host, PluginError, PluginSettings, bootstrap
 from hookserve.server.front_config import configure
 from hookserve.server.settings import resolve_settings
@@ -83,7 +84,12 @@ def test_a_wrapper_that_changes_nothing_changes_nothing(
     wrap: Callable[..., Host], tiny_llama: Path
 ) -> None:
     alone = EngineArgs(model=str(tiny_llama)).to_engine_config()
-    assert build(wrap(), tiny_llama) == alone
+    config = build(wrap(), tiny_llama)
+    assert config == msgspec.structs.replace(alone, instance_id=config.instance_id)
+    assert config.instance_id != alone.instance_id and len(config.instance_id) == 5
+    trees = [VllmConfig.from_engine_config(each) for each in (config, config, alone)]
+    assert [tree.instance_id for tree in trees] == [config.instance_id] * 2 + [alone.instance_id]
+    assert len({tree.compute_hash() for tree in trees}) == 1
 
 
 def test_arguments_are_changed_before_anything_is_decided(
@@ -119,6 +125,7 @@ def test_what_the_methods_give_back_may_be_changed(
         "config.cache_config.block_size = 32; config.additional_config['mark'] = [1]; "
         "config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY; "
         "config.compilation_config.level = CompilationMode.VLLM_COMPILE; "
+        "config.compilation_config.pass_config.enable_sp = True; "
         "config.model_config.my_mark = 'seen'",
     )
     config = build(host, tiny_llama)
@@ -129,6 +136,9 @@ def test_what_the_methods_give_back_may_be_changed(
     tree = VllmConfig.from_engine_config(config)  # as another process makes it
     assert tree.compilation_config.cudagraph_mode.name == "FULL_DECODE_ONLY"
     assert tree.compilation_config.mode.name == "VLLM_COMPILE"
+    assert tree.compilation_config.pass_config == PassConfig(enable_sp=True)
+    other = VllmConfig.from_engine_config(build(host, tiny_llama, seed=1))
+    assert tree.compute_hash() != other.compute_hash()
     assert tree.model_config.my_mark == "seen"  # type: ignore[attr-defined]
     lines = [record.getMessage() for record in caplog.records]
     assert f"{OWNER} changed model_config.max_model_len from 512 to 48" in lines

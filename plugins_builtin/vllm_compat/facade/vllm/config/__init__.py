@@ -21,11 +21,18 @@ from . import (
     scheduler,
     speculative,
     structured_outputs,
+    utils,
     vllm,
 )
 from .attention import AttentionConfig
 from .cache import CacheConfig
-from .compilation import CompilationConfig, CompilationLevel, CompilationMode, CUDAGraphMode
+from .compilation import (
+    CompilationConfig,
+    CompilationLevel,
+    CompilationMode,
+    CUDAGraphMode,
+    PassConfig,
+)
 from .device import DeviceConfig
 from .kv_transfer import KVTransferConfig
 from .load import LoadConfig
@@ -37,6 +44,7 @@ from .pooler import PoolerConfig
 from .scheduler import SchedulerConfig
 from .speculative import SpeculativeConfig
 from .structured_outputs import StructuredOutputsConfig
+from .utils import config, getattr_iter, replace
 from .vllm import (
     VllmConfig,
     get_cached_compilation_config,
@@ -60,15 +68,19 @@ __all__ = [
     "ModelConfig",
     "ObservabilityConfig",
     "ParallelConfig",
+    "PassConfig",
     "PoolerConfig",
     "SchedulerConfig",
     "SpeculativeConfig",
     "StructuredOutputsConfig",
     "VllmConfig",
+    "config",
     "get_cached_compilation_config",
     "get_current_vllm_config",
     "get_current_vllm_config_or_none",
     "get_layers_from_vllm_config",
+    "getattr_iter",
+    "replace",
     "set_current_vllm_config",
 ]
 
@@ -87,6 +99,7 @@ __surface__ = {
     **scheduler.__surface__,
     **speculative.__surface__,
     **structured_outputs.__surface__,
+    **utils.__surface__,
     **vllm.__surface__,
     "KVEventsConfig": "refused: blocks of the cache are announced to nobody; the hook after_step "
     "sees each step",
