@@ -118,7 +118,8 @@ class Worker(WorkerBase):
                 self.runner.load_model()
             ops = self.vllm_config.compilation_config.ops
             if ops is not None:  # a worker of a plugin's may load by other ways
-                warn_of_loose_ends(ops)
+                if self.is_driver_worker:  # all ranks have built the same
+                    warn_of_loose_ends(ops)
                 current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
             if self.tp_group.communicator is not None:

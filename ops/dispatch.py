@@ -31,6 +31,7 @@ from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.op_names import FUNCTION_OPS, OP_CLASSES, registered_of
 from hookserve.hookspecs.targets import import_target
 
+from .context import get_tp_group
 from .custom_op import CustomOp, Replaceable, check_replacement, find_op, names_of
 from .op_function import OpFunction
 from .op_rule import CALLED, METHODS, Decision, Override, decide, is_on_by_default, named
@@ -237,7 +238,7 @@ class OpSet:
             compiles=self.compiles,
             override=override,
         )
-        if decision.warning is not None:
+        if decision.warning is not None and get_tp_group().rank == 0:  # all ranks decide the same
             logger.warning("%s", decision.warning)
         row = OpRow(names.registered, names.class_name, TORCH, NOBODY, decision.reason)
         if claim is None and not issubclass(op_class, CustomOp):

@@ -49,7 +49,7 @@ METHOD_SETS: list[frozenset[str] | None] = [
 """What an override changes; ``None``: nobody overrides the op."""
 
 
-@pytest.mark.checklist(67, 70)
+@pytest.mark.checklist(67, 70, 71, 72, 73, 79)
 @pytest.mark.parametrize("platform", CALLED)
 @pytest.mark.parametrize("written", NAMES)
 def test_what_runs(platform: str, written: str) -> None:
