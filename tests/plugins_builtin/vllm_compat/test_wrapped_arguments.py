@@ -30,6 +30,7 @@ def register():
     from vllm.config import CompilationMode, CUDAGraphMode
     from vllm.engine.arg_utils import EngineArgs
 
+    {first}
     make_model, make_engine = EngineArgs.create_model_config, EngineArgs.create_engine_config
 
     def create_model_config(self):
@@ -63,7 +64,7 @@ def wrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.syspath_prepend(tmp_path)
 
     def start(**statements: str) -> Host:
-        names = ("before_model", "after_model", "before_engine", "after_engine")
+        names = ("first", "before_model", "after_model", "before_engine", "after_engine")
         source = _WRAPPING.format(**{name: statements.get(name, "pass") for name in names})
         groups = {"vllm.general_plugins": {"wrapping": "wrapping:register"}}
         install_plugin(tmp_path, "wrapping", {"wrapping": source}, groups=groups)
@@ -200,6 +201,29 @@ def test_a_quantization_that_a_wrapper_sets_must_be_one_that_is_there(
     host = wrap(before_model="self.quantization = 'nobodys'")
     with pytest.raises(ConfigError, match="nobodys"):
         build(host, tiny_llama)
+
+
+REGISTER = """
+    from vllm.model_executor.layers.quantization import register_quantization_config
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+    @register_quantization_config("my_bits")
+    class MyBits(QuantizationConfig):
+        pass
+"""
+
+
+def test_a_quantization_and_its_loader_are_put_in_where_the_operator_named_none(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(
+        first=REGISTER.strip(),
+        before_model="self.quantization = self.load_format = 'my_bits'",
+        after_model="model.enforce_eager = model.quantization == 'my_bits'",
+    )
+    config = build(host, tiny_llama)
+    assert (config.model.quantization, config.load.load_format) == ("my_bits", "my_bits")
+    assert config.enforce_eager is True
 
 
 def test_the_methods_take_what_callers_of_the_ecosystem_give(
