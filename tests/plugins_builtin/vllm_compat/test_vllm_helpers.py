@@ -236,6 +236,12 @@ def test_older_paths_hold_the_same_classes() -> None:
     vocabulary = module("model_executor.layers.vocab_parallel_embedding")
     assert base.method_has_implemented_embedding(vocabulary.UnquantizedEmbeddingMethod)
     assert vocabulary.pad_vocab_size(65) == 128
+    sampler = module("v1.sample.sampler")
+    assert module("model_executor.layers.sampler").Sampler is sampler.Sampler
+    metadata = module("model_executor.sampling_metadata").SamplingMetadata
+    assert metadata is module("v1.sample.metadata").SamplingMetadata
+    pooling = module("model_executor.pooling_metadata").PoolingMetadata
+    assert pooling is module("v1.pool.metadata").PoolingMetadata
 
 
 def test_a_fix_up_of_a_configuration_is_registered_and_called(

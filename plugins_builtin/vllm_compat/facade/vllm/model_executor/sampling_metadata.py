@@ -1,4 +1,4 @@
-"""An older home of how the rows of a step are sampled (``vllm.v1.sample.metadata``)."""
+"""How the rows of a step are sampled, by an older path of ``vllm.v1.sample.metadata``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,5 @@ from ..v1.sample.metadata import SamplingMetadata
 __all__ = ["SamplingMetadata"]
 
 __surface__ = {
-    "SamplingMetadata": "live: as in vllm.v1.sample.metadata; models are not given it",
-    "SamplingTensors": "refused: rows are sampled from numbers; read SamplingMetadata",
+    "SamplingMetadata": "live: second argument of Sampler.forward",
 }

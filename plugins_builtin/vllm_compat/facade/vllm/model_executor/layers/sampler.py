@@ -1,18 +1,14 @@
-"""An older home of what makes tokens of logits (``vllm.v1.sample.sampler``)."""
+"""Logits to tokens, by an older path of ``vllm.v1.sample.sampler``."""
 
 from __future__ import annotations
 
 from ...v1.sample.sampler import Sampler, SamplerOutput
 
-__all__ = ["Sampler", "SamplerOutput", "get_sampler"]
+__all__ = ["Sampler", "SamplerOutput"]
 
 __surface__ = {
-    "Sampler": "live: as in vllm.v1.sample.sampler; one that a model holds is not called",
-    "SamplerOutput": "live: as in vllm.v1.outputs",
-    "get_sampler": "shape: a sampler for a model that holds one; the worker samples with its own",
+    "Sampler": (
+        "live: the worker samples with it; one that a model holds as an attribute is not called"
+    ),
+    "SamplerOutput": "live: what Sampler.forward returns",
 }
-
-
-def get_sampler() -> Sampler:
-    """A new one."""
-    return Sampler()
