@@ -203,9 +203,10 @@ class Host:
         self._configure()
         claims = self._collected = self._collect()
         self.calls.register_by_call()
+        claims = [*claims, *self._declared]
         if "front" in self.roles:
             close_endpoints(claims, self.plugins, self.settings, self._say)
-        self._fill([*claims, *self._declared])
+        self._fill(claims)
 
     def _load_one(self, plugin: Plugin) -> None:
         patience_s = self.settings.startup_hook_timeout_s

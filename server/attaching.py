@@ -18,13 +18,25 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
+from hookserve.engine.config import EngineConfig
+
 from .owned_route import Surroundings
+from .settings import ServerSettings
 
 logger = logging.getLogger("hookserve.server.attaching")
 
 
+@dataclass(frozen=True)
+class ServerFacts:
+    """What is known of the server before its engine is there."""
+
+    settings: ServerSettings
+    engine_config: EngineConfig
+
+
 class AttachingEndpoint(Protocol):
-    """What the factory of such an endpoint returns, in place of ``EndpointInstance``."""
+    """What the factory of such an endpoint returns, in place of ``EndpointInstance``; it may have
+    that one's ``init_state`` and ``shutdown`` too."""
 
     required_tasks: Sequence[str] | None
     """As in ``Endpoint``, where the instance alone knows it."""
@@ -32,8 +44,9 @@ class AttachingEndpoint(Protocol):
     def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
         """The outer application. The first such endpoint makes the one for all."""
 
-    def attach(self, app: Starlette) -> None:
-        """Add routes, and what belongs to them, to an application that has the built-in ones."""
+    def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
+        """Add routes, and what belongs to them, to an application that has the built-in ones.
+        Without a server there are no facts."""
 
     def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
         """The plain routes that one of its own stands for: for reports, keys and conflicts."""
@@ -41,8 +54,6 @@ class AttachingEndpoint(Protocol):
     def lifespan(self) -> AbstractAsyncContextManager[Mapping[str, Any] | None]:
         """Entered once the endpoint has its state, left when the server stops; what it yields is
         found in ``request.state``."""
-
-    async def init_state(self, engine_client: Any, state: Any, settings: Any) -> None: ...
 
 
 def is_attaching(instance: Any) -> bool:
@@ -73,7 +84,7 @@ def make_application(instances: Iterable[Any], routes: Sequence[BaseRoute]) -> S
 
 
 def attach(
-    app: Starlette, instance: AttachingEndpoint, owner: str
+    app: Starlette, instance: AttachingEndpoint, owner: str, facts: ServerFacts | None
 ) -> tuple[list[BaseRoute], Attachment]:
     """Have an endpoint add its routes; what it added. The application is left with these alone,
     before the routes that it had: handlers and middleware are the caller's to put in their place.
@@ -86,7 +97,7 @@ def attach(
     known = set(map(id, before))
     added: list[BaseRoute] = []
     try:
-        instance.attach(app)
+        instance.attach(app, facts)
         after = list(app.router.routes)
         added += [route for route in after if id(route) not in known]
         _tell_of_missing(owner, before, after)

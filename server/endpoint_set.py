@@ -23,7 +23,7 @@ from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin_thread import build_within
 
-from .attaching import Lifespan, attach, detach, is_attaching, make_application
+from .attaching import Lifespan, ServerFacts, attach, detach, is_attaching, make_application
 from .owned_route import OwnedRoute
 from .plugin_layers import Layer
 from .route_access import CoreRoute
@@ -53,8 +53,17 @@ class EndpointSet:
         self.routes = app.router.routes = arrange(served)
 
     @classmethod
-    def build(cls, host: Host, tasks: Sequence[str] = SUPPORTED_TASKS) -> EndpointSet:
+    def build(
+        cls,
+        host: Host,
+        tasks: Sequence[str] = SUPPORTED_TASKS,
+        facts: ServerFacts | None = None,
+    ) -> EndpointSet:
         """Call every open endpoint's factory. One that fails puts its plugin out.
+
+        Args:
+            tasks: that the model does.
+            facts: for endpoints that add their routes by themselves.
 
         Raises:
             RequiredPluginError: that plugin is required.
@@ -63,7 +72,7 @@ class EndpointSet:
         built = [_build_one(host, claim, tasks) for claim in host.registry("endpoint").claims()]
         # A plugin that failed in one endpoint is out with all of them.
         served = _active(each for each in built if each is not None)
-        app, attached = _attach_all(host, served)
+        app, attached = _attach_all(host, served, facts)
         return cls(host, _active(attached), app)
 
     def layers(self) -> list[Layer]:
@@ -254,7 +263,9 @@ def _make(host: Host, claim: Claim) -> Served:
     return served
 
 
-def _attach_all(host: Host, served: Sequence[Served]) -> tuple[Starlette, list[Served]]:
+def _attach_all(
+    host: Host, served: Sequence[Served], facts: ServerFacts | None
+) -> tuple[Starlette, list[Served]]:
     """The outer application, and the endpoints with the routes that they add to it by themselves;
     without those that fail at that."""
     core = core_routes(served)
@@ -263,7 +274,7 @@ def _attach_all(host: Host, served: Sequence[Served]) -> tuple[Starlette, list[S
     done: list[Served] = []
     for each in served:
         try:
-            attached = _attach_one(host, app, each, core)
+            attached = _attach_one(host, app, each, core, facts)
         except PluginError as error:
             _deny(host, each.claim, error.stage, error.message)
             # Its thread goes on with that application, which is left to it.
@@ -278,7 +289,11 @@ def _attach_all(host: Host, served: Sequence[Served]) -> tuple[Starlette, list[S
 
 
 def _attach_one(
-    host: Host, app: Starlette, served: Served, core: Sequence[tuple[BaseRoute, str]]
+    host: Host,
+    app: Starlette,
+    served: Served,
+    core: Sequence[tuple[BaseRoute, str]],
+    facts: ServerFacts | None,
 ) -> Served | None:
     """The endpoint with the routes that it adds by itself; nothing, where it fails at that.
 
@@ -292,7 +307,7 @@ def _attach_one(
     def work() -> Served | str:
         with host.enter(claim.plugin):
             try:
-                routes, attachment = attach(app, served.instance, claim.owner)
+                routes, attachment = attach(app, served.instance, claim.owner, facts)
             except caught() as error:
                 return describe_error(error)
             attached = replace(served, routes=tuple(routes), attachment=attachment)

@@ -25,6 +25,7 @@ from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host
 
 from .app import create_app
+from .attaching import ServerFacts
 from .chat_parsers import ChatParsers
 from .credentials import Credentials
 from .endpoint_set import EndpointSet
@@ -76,7 +77,8 @@ class ServerRuntime:
         )
         self.credentials = Credentials.build(host, settings, self.vllm_config.additional_config)
         self.layers = PluginLayers.build(host, settings.middleware)
-        self.endpoints = EndpointSet.build(host)
+        facts = ServerFacts(settings, engine_config)
+        self.endpoints = EndpointSet.build(host, facts=facts)
         self.layers.add(self.endpoints.layers())
         supervise = ThreadSupervisor if "engine" in host.roles else EngineSupervisor
         self.supervisor = supervise(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from hookserve.engine.prompt_client import PromptClient
+    from hookserve.server.attaching import ServerFacts
     from hookserve.server.settings import ServerSettings
 
 logger = logging.getLogger("hookserve.vllm_compat.endpoints")
@@ -128,10 +129,11 @@ class AttachedEndpoint:
 
         return make_application(routes)
 
-    def attach(self, app: Starlette) -> None:
+    def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
         """Have the plugin add its routes, and keep its startup and shutdown handlers apart."""
         from .fastapi_app import HeldLifespan
 
+        del facts  # it is told in init_state
         self._lifespan = HeldLifespan(app)
         with self._lifespan.held():
             self._plugin.attach_router(app)

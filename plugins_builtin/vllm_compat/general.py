@@ -9,6 +9,8 @@ from hookserve.hookspecs import PluginContext, hookimpl, tell_operator
 from hookserve.hookspecs.loading import heavy_import
 from hookserve.hookspecs.self_registration import call_once
 
+from .wrapped_app import declare_wrapper, find_wrapper
+
 
 class GeneralPlugin:
     """
@@ -23,8 +25,11 @@ class GeneralPlugin:
 
     @hookimpl
     def register_by_call(self, ctx: PluginContext) -> None:
+        wrapped = find_wrapper()
         with heavy_import(ctx.roles, tell_operator):
             answer = call_once(self._function)
+        if "front" in ctx.roles:
+            declare_wrapper(wrapped)
         if answer is not None:
             tell_operator(
                 f"{self._path} returned {repr(answer)[:80]}, which nobody reads: a general plugin "

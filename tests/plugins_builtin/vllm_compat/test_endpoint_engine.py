@@ -238,7 +238,7 @@ def test_the_classes_are_served_under_the_ecosystems_names(
     assert not isinstance(object(), interface.EndpointPlugin)
     assert issubclass(AsyncLLM, EngineClient)
     with pytest.raises(ImportError):
-        from vllm.entrypoints.launchers.app import build_app  # noqa: F401
+        from vllm.entrypoints.launchers.api_server.entry import run_server  # noqa: F401
 
 
 @pytest.mark.usefixtures("vllm_facade")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from hookserve.plugins_builtin.vllm_compat.wrapped_app import build_app
+
+__all__ = ["build_app"]
 
 __surface__ = {
-    "build_app": "refused: the server makes its application itself; add routes by an endpoint "
-    "plugin (vllm.endpoint_plugins), middleware by --middleware, and make an application for "
-    "another ASGI server with hookserve.server.build_app",
+    "build_app": "live: what wraps it, here or at vllm.entrypoints.openai.api_server, is called "
+    "when the server makes its application, with one to three arguments, where --enable-endpoints "
+    "vllm:build_app opens it; any other call of it raises",
 }

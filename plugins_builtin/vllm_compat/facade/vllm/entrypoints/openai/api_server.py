@@ -9,9 +9,14 @@ from ..launchers.api_server.entry import (
     build_async_engine_client_from_engine_args,
 )
 from ..launchers.app import __surface__ as _APP
+from ..launchers.app import build_app
 from ..launchers.launcher import __surface__ as _LAUNCHER
 
-__all__ = ["build_async_engine_client", "build_async_engine_client_from_engine_args"]
+__all__ = [
+    "build_app",
+    "build_async_engine_client",
+    "build_async_engine_client_from_engine_args",
+]
 
 __surface__ = {
     **_ENTRY,
