@@ -202,7 +202,7 @@ class Own(CpuPlatform):
 """
 
 
-@pytest.mark.checklist(76, 78, 131)
+@pytest.mark.checklist(53, 76, 78, 131)
 @pytest.mark.usefixtures("vllm_facade")
 def test_a_platform_of_its_own_kind_is_heeded_in_every_process(
     dummy_platform: Path, tiny_llama: Path, torch_threads: None
