@@ -416,6 +416,38 @@ def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
     assert told == ["up"]
 
 
+def test_a_shutdown_handler_that_fails_keeps_nobody_from_stopping(
+    serve_script: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookserve.server.endpoint_set.SHUTDOWN_BUDGET_S", 0.05)
+    told: list[str] = []
+
+    def raising(app: FastAPI) -> None:
+        app.router.add_event_handler("shutdown", lambda: 1 / 0)
+
+    def hanging(app: FastAPI) -> None:
+        app.router.add_event_handler("shutdown", asyncio.Event().wait)
+
+    def other(app: FastAPI) -> None:
+        app.router.add_event_handler("shutdown", lambda: told.append("down"))
+
+    class Three(One):
+        pass
+
+    async def run() -> None:
+        plugins = [One(other, "a"), Two(raising), Three(hanging, "c")]
+        async with serve_script(say("ab"), plugins=plugins):
+            pass
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert told == ["down"]
+    for said in (
+        "plugin object:Two: shutdown handlers of endpoint vllm:other: ZeroDivisionError",
+        "plugin object:Three: shutdown handlers of endpoint vllm:c: ",
+    ):
+        assert said in caplog.text
+
+
 def test_middleware_stands_behind_keys_and_limits_and_is_its_plugins(serve_script: Any) -> None:
     seen: list[str] = []
 

@@ -1,0 +1,9 @@
+"""The older path of ``vllm.entrypoints.launchers.cli_args``."""
+
+from __future__ import annotations
+
+from ..launchers.cli_args import __surface__ as _FLAGS
+
+__all__: list[str] = []
+
+__surface__ = dict(_FLAGS)
