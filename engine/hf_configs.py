@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .model_section import HfConfig
 from .plugin_code import as_plugin
-from .vllm_config import HfConfig
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Claim, Host
