@@ -25,6 +25,7 @@ from .errors import (
 )
 from .notify_loop import caught
 from .plugin import Plugin
+from .types import OpProvider
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,11 @@ class Claim:
     """Whether it was made by code that ran after bootstrap, perhaps in this process alone."""
     made: Any = None
     """The object that its user has made of the target and keeps; of a platform, which is one."""
+
+    def __post_init__(self) -> None:
+        if self.declaration is None and self.kind == "op_provider":  # registered by a call
+            op, _, name = self.name.partition(".")
+            self.declaration = OpProvider(op, name, self.target)
 
     @property
     def owner(self) -> str:

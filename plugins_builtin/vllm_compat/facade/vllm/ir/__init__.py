@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from hookserve.plugins_builtin.vllm_compat.ir_ops import IrOp
+
+from . import ops
+
+__all__ = ["IrOp", "ops"]
 
 __surface__ = {
-    "IrOp": "refused: an op's providers are declared in the hook register_op_provider",
-    "ops": "refused: an op's providers are declared in the hook register_op_provider",
-    "register_op": "refused: an op's providers are declared in the hook register_op_provider",
+    "IrOp": "live: the class of the ops in vllm.ir.ops; made by the server alone",
+    "ops": "live: the ops that plugins may implement",
+    "register_op": (
+        "refused: no model here computes an op of a plugin's own through it; register the op as a "
+        "CustomOp, or call the function"
+    ),
 }
