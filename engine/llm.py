@@ -25,11 +25,11 @@ from .llm_engine import LLMEngine
 from .outputs import RequestOutput
 from .progress import make_progress
 from .prompts import Prompt, PromptInput, read_prompts
-from .reply_parsers import ReplyForm, check_choice, read_tools
+from .reply_parsers import ReplyForm, read_choice, read_tools
 from .sampling_params import SamplingParams
 from .sampling_rules import RequestOutputKind
 from .stat_loggers import LOG_INTERVAL_S
-from .text.tool_calls import ParserRequest, Tool
+from .text.tool_calls import ParserRequest, Tool, ToolChoice
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import PluginManager, PluginSettings
@@ -176,7 +176,7 @@ class LLM:
 
     def _read_tools(
         self, tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None
-    ) -> tuple[str | dict[str, Any], list[Tool]]:
+    ) -> tuple[ToolChoice, list[Tool]]:
         """What is chosen, and the tools where somebody looks at them beside the template.
 
         Raises:
@@ -186,8 +186,7 @@ class LLM:
         if choice is None:
             choice = "auto" if tools and parsers.tool is not None else "none"
         declared = [] if choice == "none" else read_tools(tools or [])
-        check_choice(choice, declared, parsers)
-        return choice, declared
+        return read_choice(choice, declared, parsers), declared
 
     def _open_form(
         self,
@@ -195,7 +194,7 @@ class LLM:
         text: str,
         params: SamplingParams,
         tools: list[Tool],
-        choice: str | dict[str, Any],
+        choice: ToolChoice,
         options: Mapping[str, Any],
     ) -> ReplyForm:
         """How the answers to one conversation are taken apart."""

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -21,10 +21,19 @@ from .sampling_params import SamplingParams
 from .text.call_streams import CallStream, open_calls
 from .text.forced_calls import ListedCalls, NamedCall, form_of
 from .text.reasoning_parser import ReasoningParser
-from .text.reasoning_streams import open_reasoning
-from .text.reply_splitter import ReplySplitter
+from .text.reasoning_streams import OwnReasoning, open_reasoning
+from .text.reply_splitter import ReasoningTokens, ReplySplitter
 from .text.tokenizer import Tokenizer
-from .text.tool_calls import DeltaMessage, ParserRequest, Tool, fold_calls, make_call_id
+from .text.tool_calls import (
+    DeltaMessage,
+    NamedFunction,
+    NamedToolChoice,
+    ParserRequest,
+    Tool,
+    ToolChoice,
+    fold_calls,
+    make_call_id,
+)
 from .text.tool_parser import ToolParser
 
 if TYPE_CHECKING:
@@ -76,6 +85,15 @@ class ChosenParser:
     @property
     def is_builtin(self) -> bool:
         return self.plugin is not None and self.plugin.is_builtin
+
+    def make(self, tokenizer: Tokenizer, *more: Any, **named: Any) -> Any:
+        """A parser. Classes of the older form take the tokenizer alone."""
+        if not self.is_builtin:
+            try:
+                inspect.signature(self.cls).bind(tokenizer, *more, **named)
+            except TypeError:
+                return self.cls(tokenizer)
+        return self.cls(tokenizer, *more, **named)
 
     def check(self) -> None:
         """
@@ -185,14 +203,17 @@ class ReplyParsers:
     def make_tool_parser(self, request: ParserRequest) -> ToolParser:
         assert self.tool is not None
         with self.tool.running():
-            made: ToolParser = self.tool.cls(self._tokenizer, request.tools)
+            made: ToolParser = self.tool.make(self._tokenizer, request.tools)
+            made.tools = list(request.tools)
             return made
 
     def make_reasoning_parser(self, request: ParserRequest) -> ReasoningParser:
         assert self.reasoning is not None
         with self.reasoning.running():
             kwargs = dict(request.chat_template_kwargs)
-            made: ReasoningParser = self.reasoning.cls(self._tokenizer, chat_template_kwargs=kwargs)
+            made: ReasoningParser = self.reasoning.make(
+                self._tokenizer, chat_template_kwargs=kwargs
+            )
             return made
 
 
@@ -209,7 +230,7 @@ class ReplyForm:
     ) -> None:
         self._parsers = parsers
         choice = request.tool_choice if request.tools else "none"
-        self._named = choice["function"]["name"] if isinstance(choice, dict) else None
+        self._named = choice.function.name if isinstance(choice, NamedToolChoice) else None
         must_call = choice == "required" or self._named is not None
         self._is_forced = must_call
         self._is_parsed = choice == "auto" and parsers.tool is not None
@@ -278,18 +299,24 @@ class ReplyForm:
         Raises:
             hookserve.hookspecs.PluginError: a parser failed.
         """
-        request, stream, count = self.request, None, None
+        request, stream, tokens = self.request, None, None
         if self.has_reasoning:
             chosen = self._parsers.reasoning
             assert chosen is not None
             parser = self._parsers.make_reasoning_parser(request)
             with chosen.running():
-                stream = _Guarded(chosen, open_reasoning(parser, request))
-                count = chosen.guarded(parser.count_reasoning_tokens)
+                found = open_reasoning(parser, request)
+                stream = _Guarded(chosen, found)
+                has_ended = chosen.guarded(parser.is_reasoning_end_streaming)
+                tokens = ReasoningTokens(
+                    chosen.guarded(parser.count_reasoning_tokens),
+                    chosen.guarded(parser.extract_content_ids),
+                    has_ended if isinstance(found, OwnReasoning) else None,
+                )
         return ReplySplitter(
             stream,
             self._calls(),
-            count_reasoning=count,
+            tokens=tokens,
             shows_reasoning=request.include_reasoning,
             max_calls=None if request.parallel_tool_calls else 1,
         )
@@ -347,26 +374,30 @@ def read_tools(given: Any) -> list[Tool]:
         raise InvalidRequestError(f"tools: {cut(str(error))}", param="tools") from error
 
 
-def check_choice(
+def read_choice(
     choice: str | dict[str, Any], tools: Sequence[Tool], parsers: ReplyParsers
-) -> None:
-    """
+) -> ToolChoice:
+    """What a caller gave.
+
     Raises:
         InvalidRequestError: a choice that is none, that names no tool, or that needs a parser.
     """
     names = [tool.function.name for tool in tools]
+    found: ToolChoice | None = None
     if isinstance(choice, dict):
         function = choice.get("function")
-        fits = isinstance(function, dict) and function.get("name") in names
-    else:
-        fits = choice == "none" or (choice in ("auto", "required") and bool(names))
-    if not fits:
+        if isinstance(function, dict) and function.get("name") in names:
+            found = NamedToolChoice("function", NamedFunction(function["name"]))
+    elif choice == "none" or (choice in ("auto", "required") and names):
+        found = cast(ToolChoice, choice)
+    if found is None:
         raise InvalidRequestError(
             f"tool_choice: expected 'none', 'auto', 'required' or an object that names one of the "
             f"tools ({', '.join(names) or 'there are none'}), got {cut(choice)}",
             param="tool_choice",
         )
-    if choice == "auto" and parsers.tool is None:
+    if found == "auto" and parsers.tool is None:
         raise InvalidRequestError(
             "tool_choice 'auto': make the engine with tool_call_parser", param="tool_choice"
         )
+    return found

@@ -22,8 +22,13 @@ class RefusedError(HostError):
     """A plugin that breaks a rule of registration; the message has hook, file and line."""
 
 
-def implementations(plugin: object, specs: Specs) -> list[Implementation]:
+def implementations(
+    plugin: object, specs: Specs, *, may_have_none: bool = False
+) -> list[Implementation]:
     """The plugin's checked hook implementations, by name.
+
+    Args:
+        may_have_none: it has registered something by a call.
 
     Raises:
         RefusedError: at the first that breaks a rule, or if there is none.
@@ -44,7 +49,7 @@ def implementations(plugin: object, specs: Specs) -> list[Implementation]:
             found.append(_check(plugin, name, raw, options, specs))
         elif isinstance(inspect.getattr_static(raw, IMPL_ATTRIBUTE, None), dict):
             raise RefusedError(f"{name} is marked, but is no function: {type(raw).__qualname__}")
-    if not found:
+    if not found and not may_have_none:
         raise RefusedError(
             "has no hook: no function of it is marked with "
             f"@hookserve.hookspecs.hookimpl{_near_misses(plugin, specs)}"

@@ -17,6 +17,7 @@ from .context import enter
 from .errors import PluginError, describe_error
 from .notify_loop import caught
 from .plugin import Plugin
+from .self_registration import declared_before
 from .types import Role
 
 _HEAVY = "torch"
@@ -81,12 +82,20 @@ def heavy_import(roles: Collection[Role], tell: Callable[[str], None]) -> Iterat
 def _read_hooks(plugin: Plugin, found: object, specs: Specs) -> None:
     try:
         with enter(plugin):
-            plugin.implementations = implementations(found, specs)
+            plugin.implementations = implementations(
+                found, specs, may_have_none=_registers_by_itself(plugin)
+            )
     except RefusedError as error:
         raise PluginError(plugin.identity, "register", str(error)) from error
     except caught() as error:  # its own __dir__ or __getattr__, a signature that cannot be read
         message = f"its hooks cannot be read: {describe_error(error)}"
         raise PluginError(plugin.identity, "register", message) from error
+
+
+def _registers_by_itself(plugin: Plugin) -> bool:
+    """Whether its import registered something, now or for an earlier host of this process."""
+    now = plugin.registrar is not None and plugin.registrar.has_taken
+    return now or bool(declared_before(plugin.identity))
 
 
 def _compare_hooks(plugin: Plugin) -> None:

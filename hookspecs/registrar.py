@@ -28,11 +28,12 @@ class Registrar:
         platform: the platform of the process; before bootstrap ends, the one that it would be.
 
     Attributes:
+        has_taken: whether there was a registration, also of a kind that this process has no use for.
         yielded: the owner of each kind and name that the plugin asked for, found taken by another
             third party, and did not register.
     """
 
-    __slots__ = ("_plugin", "_take", "_tell", "claims", "platform", "yielded")
+    __slots__ = ("_plugin", "_take", "_tell", "claims", "has_taken", "platform", "yielded")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Registrar:
         self._tell = tell
         self.claims = claims
         self.platform = platform
+        self.has_taken = False
         self.yielded: dict[tuple[str, str], str] = {}
 
     def declare(self, kind: str, name: str, target: Any) -> None:
@@ -58,6 +60,7 @@ class Registrar:
         """
         self.yielded.pop((kind, canonical(kind, name)), None)
         self._take(self._plugin, kind, name, target)
+        self.has_taken = True
 
     def is_claimed(self, kind: str, name: str) -> bool:
         """Whether anyone claims the name; who asks and leaves it to another third party yields."""

@@ -104,7 +104,8 @@ def _is_at_import() -> bool:
 def _is_current(target: Any) -> bool:
     if isinstance(target, str):
         return True
-    found: Any = sys.modules.get(target.__module__)
-    for part in target.__qualname__.split("."):
+    kept = target if hasattr(target, "__qualname__") else type(target)  # an object lives with it
+    found: Any = sys.modules.get(kept.__module__)
+    for part in kept.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is target
+    return found is kept

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
 from hookserve.engine.sampling_params import SamplingParams
-from hookserve.engine.text.tool_calls import ParserRequest
+from hookserve.engine.text.tool_calls import NamedToolChoice, ParserRequest, ToolChoice
 
 from .errors import ApiError, bad_request, cut, nearest
 from .prompt_encoder import Chat
 from .wire_chat import ChatRequest
-from .wire_tools import NamedChoice
-
-Choice = Literal["none", "auto", "required"] | NamedChoice
 
 
-def tool_choice(wanted: ChatRequest, *, may_choose: bool) -> Choice:
+def tool_choice(wanted: ChatRequest, *, may_choose: bool) -> ToolChoice:
     """What was chosen; without a choice ``auto`` where there are tools.
 
     Args:
@@ -48,7 +41,7 @@ def tool_choice(wanted: ChatRequest, *, may_choose: bool) -> Choice:
                 "unsupported_value",
             )
         return "auto"
-    if isinstance(choice, NamedChoice) and choice.function.name not in names:
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
         name = cut(choice.function.name)
         hint = nearest(choice.function.name, names)
         raise _wrong(f"no tool has the name {name!r}{hint}")
@@ -60,16 +53,17 @@ def _wrong(what: str, code: str = "invalid_value") -> ApiError:
 
 
 def parser_request(
-    wanted: ChatRequest, chat: Chat, choice: Choice, params: SamplingParams
+    wanted: ChatRequest, chat: Chat, choice: ToolChoice, params: SamplingParams
 ) -> ParserRequest:
-    named = isinstance(choice, NamedChoice)
     return ParserRequest(
         messages=chat.messages,
         tools=list(wanted.tools or ()),
-        tool_choice=msgspec.to_builtins(choice) if named else choice,  # type: ignore[arg-type]
+        tool_choice=choice,
         parallel_tool_calls=wanted.parallel_tool_calls is not False,
         include_reasoning=wanted.include_reasoning is not False,
         chat_template_kwargs=dict(chat.options),
         skip_special_tokens=params.skip_special_tokens,
         structured_outputs=params.structured_outputs,
+        model=wanted.model,
+        stream=bool(wanted.stream),
     )

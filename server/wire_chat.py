@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hookserve.engine.text.tool_calls import ToolChoice
+
 from .errors import bad_request, cut
 from .limits import MAX_MESSAGES
 from .wire_common import NOT_BUILT_COMMON, MaxTokens, NumLogprobs, SamplingFields
 from .wire_json import RequestDecoder
-from .wire_tools import CallId, MessageCalls, ToolChoice, Tools, template_calls
+from .wire_tools import CallId, MessageCalls, Tools, template_calls
 
 OBJECT = "chat.completion"
 CHUNK_OBJECT = "chat.completion.chunk"

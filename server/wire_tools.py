@@ -26,18 +26,6 @@ Tools = Annotated[list[Tool], msgspec.Meta(max_length=MAX_TOOLS)]
 CallId = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class ChosenFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: FunctionName
-
-
-class NamedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
-    function: ChosenFunction
-
-
-ToolChoice = Literal["none", "auto", "required"] | NamedChoice
-
-
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: FunctionName
     arguments: str | dict[str, Any] | None = None

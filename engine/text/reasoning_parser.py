@@ -7,6 +7,7 @@ Method names are the ecosystem's (vLLM's). There is one instance for each choice
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -24,16 +25,21 @@ class ReasoningParser(abc.ABC):
             parser without a streaming method of its own gives its text at the end.
 
     Args:
-        kwargs: ``chat_template_kwargs`` of the request; there may be more.
+        args, kwargs: ``chat_template_kwargs`` of the request; there may be more.
     """
 
     reasoning_start_str: ClassVar[str | None] = None
     reasoning_end_str: ClassVar[str | None] = None
 
-    def __init__(self, tokenizer: Tokenizer, **kwargs: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer, *args: Any, **kwargs: Any) -> None:
         self.model_tokenizer = tokenizer
         self.chat_template_kwargs: dict[str, Any] = dict(kwargs.get("chat_template_kwargs") or {})
         self._generic: Any = None
+
+    @functools.cached_property
+    def vocab(self) -> dict[str, int]:
+        """Token to id."""
+        return self.model_tokenizer.get_vocab()
 
     def adjust_request(self, request: ParserRequest) -> ParserRequest:
         """As ``ToolParser.adjust_request``."""
@@ -54,7 +60,9 @@ class ReasoningParser(abc.ABC):
     def is_reasoning_end_streaming(
         self, input_ids: Sequence[int], delta_ids: Sequence[int]
     ) -> bool:
-        """As ``is_reasoning_end``, with what the last step added."""
+        """Whether the reasoning of a reply is over, by its tokens so far and those that the last
+        step added; asked at each step until it is, of a parser with a streaming method of its
+        own. What is behind is looked at for calls from then on."""
         return self.is_reasoning_end(input_ids)
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:

@@ -8,9 +8,26 @@ wire makes of it the server's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .call_streams import CallStream
 from .tool_calls import DeltaMessage
+
+
+class ReasoningTokens(NamedTuple):
+    """What a parser of reasoning says of a reply's tokens; the text of the last ones may be still
+    to come.
+
+    Args:
+        count: how many of the first ones are reasoning.
+        content: those behind the reasoning.
+        has_ended: whether the reasoning is over, by all of them and the latest; ``None``: it is
+            when there is content.
+    """
+
+    count: Callable[[Sequence[int]], int]
+    content: Callable[[list[int]], list[int]]
+    has_ended: Callable[[Sequence[int], Sequence[int]], bool] | None = None
 
 
 class ReplySplitter:
@@ -18,7 +35,7 @@ class ReplySplitter:
     Args:
         reasoning: ``None``: the text has none.
         calls: finds them in what is behind the reasoning; ``None``: all of it is content.
-        count_reasoning: how many of the reply's first tokens are reasoning.
+        tokens: given with ``reasoning``.
         shows_reasoning: else it is left out.
         max_calls: calls beyond are left out.
 
@@ -32,7 +49,7 @@ class ReplySplitter:
         reasoning: CallStream | None,
         calls: CallStream | None,
         *,
-        count_reasoning: Callable[[Sequence[int]], int] | None = None,
+        tokens: ReasoningTokens | None = None,
         shows_reasoning: bool = True,
         max_calls: int | None = None,
     ) -> None:
@@ -40,7 +57,7 @@ class ReplySplitter:
         self.num_reasoning_tokens = 0
         self._reasoning = reasoning
         self._calls = calls
-        self._count_reasoning = count_reasoning
+        self._tokens = tokens
         self._shows_reasoning = shows_reasoning
         self._max_calls = max_calls
         self._token_ids: list[int] = []
@@ -58,8 +75,8 @@ class ReplySplitter:
             message = self._reasoning.push(text, token_ids)
             if is_last:
                 message.add(self._reasoning.end())
-            self._is_content = self._is_content or bool(message.content)
-            self._count(token_ids, is_over=is_last or self._is_content)
+            if not self._is_content:
+                token_ids = self._behind_reasoning(token_ids, bool(message.content), is_last)
         if self._calls is not None and (self._is_content or is_last):
             found = self._calls.push(message.content or "", token_ids)
             if is_last:
@@ -77,11 +94,20 @@ class ReplySplitter:
         self.num_calls += sum(call.id is not None for call in message.tool_calls)
         return message
 
-    def _count(self, token_ids: Sequence[int], is_over: bool) -> None:
-        if self._count_reasoning is None:
-            return
+    def _behind_reasoning(
+        self, token_ids: Sequence[int], has_content: bool, is_last: bool
+    ) -> Sequence[int]:
+        """Find out whether the reasoning is over, and with which token."""
+        said = self._tokens
+        self._is_content = has_content
+        if said is None:
+            return token_ids
         self._token_ids += token_ids
-        self.num_reasoning_tokens = len(self._token_ids)
-        if is_over:
-            self.num_reasoning_tokens = self._count_reasoning(self._token_ids)
-            self._count_reasoning = None
+        if not has_content and said.has_ended is not None:
+            self._is_content = bool(said.has_ended(self._token_ids, token_ids))
+        is_over = self._is_content or is_last
+        self.num_reasoning_tokens = said.count(self._token_ids) if is_over else len(self._token_ids)
+        if not self._is_content or self._calls is None:
+            return ()
+        behind = said.content(list(self._token_ids))
+        return token_ids if has_content and not behind else behind

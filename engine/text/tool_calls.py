@@ -15,13 +15,15 @@ import msgspec
 
 from hookserve.engine.structured_outputs import StructuredOutputsParams
 
+from .plain_data import PlainData
+
 FunctionName = Annotated[
     str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.-]+\Z")
 ]
 
 
 class FunctionDefinition(
-    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+    PlainData, msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """A function that the model may call; ``parameters`` is a JSON schema, ``None``: none."""
 
@@ -31,7 +33,7 @@ class FunctionDefinition(
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tool(PlainData, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -41,26 +43,46 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return plain
 
 
+class NamedFunction(PlainData, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: FunctionName
+
+
+class NamedToolChoice(PlainData, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The choice of one function, which must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+
+
 def make_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
 @dataclass
-class FunctionCall:
+class FunctionCall(PlainData):
     name: str
     arguments: str
     """JSON text of an object."""
 
 
 @dataclass
-class ToolCall:
+class ToolCall(PlainData):
     function: FunctionCall
+    """A dict with its fields will do, as in the parts of calls below."""
     id: str = field(default_factory=make_call_id)
     type: str = "function"
 
+    def __post_init__(self) -> None:
+        given: Any = self.function
+        if isinstance(given, dict):
+            self.function = FunctionCall(**given)
+
 
 @dataclass
-class ExtractedToolCallInformation:
+class ExtractedToolCallInformation(PlainData):
     """What a whole text holds. ``content`` is what is no call; ``None``: nothing."""
 
     tools_called: bool
@@ -69,19 +91,24 @@ class ExtractedToolCallInformation:
 
 
 @dataclass
-class DeltaFunctionCall:
+class DeltaFunctionCall(PlainData):
     name: str | None = None
     arguments: str | None = None
 
 
 @dataclass
-class DeltaToolCall:
+class DeltaToolCall(PlainData):
     """A part of one call: ``id``, ``type`` and the name in its first part alone."""
 
     index: int
     id: str | None = None
     type: str | None = None
     function: DeltaFunctionCall | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.function
+        if isinstance(given, dict):
+            self.function = DeltaFunctionCall(**given)
 
     @classmethod
     def begin(cls, index: int, call_id: str, name: str, arguments: str) -> DeltaToolCall:
@@ -92,13 +119,43 @@ class DeltaToolCall:
         return cls(index, function=DeltaFunctionCall(arguments=arguments))
 
 
-@dataclass
-class DeltaMessage:
-    """What a step added to a message."""
+@dataclass(init=False)
+class DeltaMessage(PlainData):
+    """What a step added to a message.
 
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[DeltaToolCall] = field(default_factory=list)
+    Args:
+        reasoning_content: the older name of ``reasoning``.
+        role: the writer's, of the beginning of a message; the server says it by itself.
+    """
+
+    content: str | None
+    reasoning: str | None
+    tool_calls: list[DeltaToolCall]
+
+    def __init__(
+        self,
+        content: str | None = None,
+        reasoning: str | None = None,
+        tool_calls: Iterable[DeltaToolCall | dict[str, Any]] | None = None,
+        *,
+        role: str | None = None,
+        reasoning_content: str | None = None,
+    ) -> None:
+        del role
+        self.content = content
+        self.reasoning = reasoning if reasoning is not None else reasoning_content
+        self.tool_calls = [
+            DeltaToolCall(**each) if isinstance(each, dict) else each for each in tool_calls or ()
+        ]
+
+    @property
+    def reasoning_content(self) -> str | None:
+        """The older name of ``reasoning``."""
+        return self.reasoning
+
+    @reasoning_content.setter
+    def reasoning_content(self, text: str | None) -> None:
+        self.reasoning = text
 
     def __bool__(self) -> bool:
         return bool(self.content or self.reasoning or self.tool_calls)
@@ -132,20 +189,41 @@ def fold_calls(deltas: Iterable[DeltaToolCall]) -> list[ToolCall]:
 
 
 @dataclass
-class ParserRequest:
+class ParserRequest(PlainData):
     """A chat request as parsers see it. ``adjust_request`` may change ``skip_special_tokens`` and
-    ``structured_outputs``; to the rest a change does nothing."""
+    ``structured_outputs``; to the rest a change does nothing.
+
+    Raises:
+        msgspec.ValidationError: a ``ValueError``: tools, or a choice, that are none.
+    """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     """As the template gets them."""
     tools: list[Tool] = field(default_factory=list)
-    tool_choice: str | dict[str, Any] = "none"
-    """``"none"``, ``"auto"``, ``"required"``, or the object that names a function."""
+    """Dicts will do, and ``None``."""
+    tool_choice: ToolChoice | None = None
+    """Of a function by its name too, as the object or as a dict. ``None``: ``"auto"`` where there
+    are tools, else ``"none"``."""
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    model: str | None = None
+    """As the request names it."""
+    stream: bool = False
+
+    def __post_init__(self) -> None:
+        tools: Any = self.tools or ()
+        self.tools = [
+            msgspec.convert(each, Tool) if isinstance(each, dict) else each for each in tools
+        ]
+        choice: Any = self.tool_choice
+        if choice is None:
+            self.tool_choice = "auto" if self.tools else "none"
+        elif isinstance(choice, dict):
+            named = msgspec.convert(choice["function"], NamedFunction)
+            self.tool_choice = NamedToolChoice("function", named)
 
     def parameters_of(self, name: str) -> dict[str, Any]:
         """The declared schema of a function's arguments; empty where there is none."""

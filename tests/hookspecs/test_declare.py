@@ -105,3 +105,28 @@ def test_a_conflict_while_a_hook_runs_stops_the_start_too(make: Callable[..., Ho
 def test_nobodys_registration_is_refused() -> None:
     with pytest.raises(PluginError, match="'X' was registered outside any plugin's code"):
         declare("oot_op", "X", Host)
+
+
+def test_a_file_that_registers_while_it_is_imported_needs_no_hook(
+    make_host: Any, tmp_path: Path
+) -> None:
+    """Also where the process has no such table, under a second host, and with an object."""
+    path = tmp_path / "only_calls.py"
+    path.write_text(
+        "from hookserve.hookspecs import declare\n\n\nclass Calls:\n    pass\n\n\n"
+        "declare('tool_parser', 'calls', Calls)\ndeclare('tool_parser', 'object', Calls())\n"
+    )
+    silent = tmp_path / "no_calls.py"
+    silent.write_text("")
+    try:
+        for roles in (["front"], ["worker"], ["front"]):
+            host = make_host(files=(str(path), str(silent)), roles=roles)
+            states = {report.name: report.state for report in host.describe()}
+            assert (states["only_calls"], states["no_calls"]) == ("active", "out")
+            if "front" in roles:
+                names = {claim.name for claim in host.registry("tool_parser").claims()}
+                assert {"calls", "object"} <= names
+            host.close()
+    finally:
+        for name in ("only_calls", "no_calls"):
+            sys.modules.pop(name, None)

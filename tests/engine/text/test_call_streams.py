@@ -16,7 +16,7 @@ from hookserve.engine.text.forced_calls import MAX_CALLS, ListedCalls, NamedCall
 from hookserve.engine.text.json_end import json_end
 from hookserve.engine.text.reasoning_parser import MarkedReasoningParser, ReasoningParser
 from hookserve.engine.text.reasoning_streams import open_reasoning
-from hookserve.engine.text.reply_splitter import ReplySplitter
+from hookserve.engine.text.reply_splitter import ReasoningTokens, ReplySplitter
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.engine.text.tool_calls import (
     DeltaMessage,
@@ -269,7 +269,8 @@ def test_reasoning_tokens_are_those_up_to_its_end(byte_level: Tokenizer) -> None
 def test_the_splitter_looks_for_calls_behind_the_reasoning_alone() -> None:
     def split(pieces: list[str], **options: Any) -> tuple[DeltaMessage, ReplySplitter]:
         reasoning = open_reasoning(MarkedReasoningParser(None), ParserRequest())  # type: ignore[arg-type]
-        splitter = ReplySplitter(reasoning, make(Marked), count_reasoning=len, **options)
+        tokens = ReasoningTokens(count=len, content=lambda ids: ids)
+        splitter = ReplySplitter(reasoning, make(Marked), tokens=tokens, **options)
         message = DeltaMessage()
         for at, piece in enumerate(pieces):
             message.add(splitter.push(piece, [at], at == len(pieces) - 1))
@@ -303,3 +304,39 @@ def test_a_parser_sees_tokens_whose_text_comes_later() -> None:
         for at, (text, token_ids) in enumerate(steps):
             splitter.push(text, token_ids, at == len(steps) - 1)
         assert seen == ([("b", [0])] if begin else []) + steps
+
+
+def test_calls_are_looked_for_with_the_tokens_behind_the_reasoning() -> None:
+    """Token 9 ends the reasoning, also where its text comes a step later."""
+
+    class Marked9(ReasoningParser):
+        def extract_reasoning(self, model_output: str, request: Any) -> tuple[str, str]:
+            return "", model_output
+
+        def extract_reasoning_streaming(self, *args: Any) -> DeltaMessage | None:
+            before, _, text = args[:3]
+            return DeltaMessage(text) if "|" in before else DeltaMessage(reasoning=text)
+
+    class Watching(Streaming):
+        def extract_tool_calls_streaming(self, *args: Any) -> DeltaMessage | None:
+            seen.append((args[2], args[5]))
+            return DeltaMessage(args[2])
+
+    def run_with(has_ended: Any) -> ReplySplitter:
+        tokens = ReasoningTokens(
+            count=lambda ids: ids.index(9),
+            content=lambda ids: ids[ids.index(9) + 1 :] if 9 in ids else [],
+            has_ended=has_ended,
+        )
+        reasoning = open_reasoning(Marked9(None), ParserRequest())  # type: ignore[arg-type]
+        splitter = ReplySplitter(reasoning, make(Watching), tokens=tokens)
+        for at, (text, ids) in enumerate([("a", [1, 2]), ("", [9, 3]), ("|", []), ("b", [4])]):
+            splitter.push(text, ids, at == 3)
+        return splitter
+
+    seen: list[tuple[str, list[int]]] = []
+    assert run_with(None).num_reasoning_tokens == 2
+    assert seen == [("b", [3, 4])]
+    seen = []
+    assert run_with(lambda ids, delta: 9 in delta).num_reasoning_tokens == 2
+    assert seen == [("", [3]), ("b", [4])], "who goes by tokens is asked at once"
