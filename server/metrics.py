@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
-    GC_COLLECTOR,
     REGISTRY,
     CollectorRegistry,
     Counter,
@@ -26,6 +25,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hookserve.engine.stat_loggers import GuardedLogger, StatLoggers
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.notify_loop import caught
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _REQUEST_TIME = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 
 _SEQUENCES = (1, 2, 5, 10, 20)
 _PREEMPTIONS = (0, 1, 2, 3, 4, 5, 10, 20)
 _ITERATION_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_OF_THE_LIBRARY = ("process_", "python_")
+"""What prometheus_client keeps in the registry of each process."""
 
 
 def token_buckets(max_tokens: int) -> list[float]:
@@ -155,7 +158,7 @@ class MetricsPage:
     def __init__(self, loggers: StatLoggers, *own: Collector) -> None:
         self._loggers = loggers
         self._own = own
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, ...]] = set()
 
     def text(self) -> bytes:
         """Of two metrics with one name the server's own is shown, or a built-in one, or the
@@ -164,8 +167,21 @@ class MetricsPage:
         own = [render(collector, taken)[0] for collector in self._own]
         builtin_first = sorted(self._loggers, key=lambda each: not each.plugin.is_builtin)
         of_loggers = [self._text_of(each, taken) for each in builtin_first]
-        taken.update(metric.name for metric in GC_COLLECTOR.collect())
-        return b"".join([*own, *of_loggers, render(REGISTRY, taken)[0]])
+        return b"".join([*own, *of_loggers, self._text_of_process(taken)])
+
+    def _text_of_process(self, taken: set[str]) -> bytes:
+        """Of the registry of the process. Nobody knows whose its metrics are."""
+        whose = "prometheus_client.REGISTRY, where plugins keep their own"
+        try:
+            kept = [m for m in REGISTRY.collect() if not m.name.startswith(_OF_THE_LIBRARY)]
+            text, hidden = render(_Families(kept), taken)
+        except caught() as error:
+            said = describe_error(error)
+            self._tell("", "no metric of %s is shown: one cannot be read: %s", whose, said)
+            return b""
+        for name in hidden:
+            self._tell(name, "the metric %s of %s is not shown: the name is taken", name, whose)
+        return text
 
     def _text_of(self, each: GuardedLogger, taken: set[str]) -> bytes:
         def read(instance: Any) -> tuple[bytes, list[str]]:
@@ -173,16 +189,16 @@ class MetricsPage:
             return render(registry, taken) if hasattr(registry, "collect") else (b"", [])
 
         text, hidden = each.ask("its metrics", read) or (b"", [])
+        said = "plugin %s: the metric %s of stat logger %s is not shown: the name is taken"
         for name in hidden:
-            if (each.name, name) not in self._told:
-                self._told.add((each.name, name))
-                logger.warning(
-                    "plugin %s: the metric %s of stat logger %s is not shown: the name is taken",
-                    each.owner,
-                    name,
-                    each.name,
-                )
+            self._tell(name, said, each.owner, name, each.name)
         return text
+
+    def _tell(self, name: str, said: str, *parts: str) -> None:
+        """Warn of a metric, once."""
+        if (name, *parts) not in self._told:
+            self._told.add((name, *parts))
+            logger.warning(said, *parts)
 
 
 class _Families(NamedTuple):

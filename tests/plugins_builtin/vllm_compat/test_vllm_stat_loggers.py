@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Gauge
+from prometheus_client.registry import Collector
 
 from hookserve.engine.messages import EngineCoreOutput, SchedulerStats, StepOutputs
 from hookserve.engine.stat_loggers import StatLoggers
@@ -222,6 +223,44 @@ def test_what_is_recorded_has_vllms_names(install: Any) -> None:
     alone = factory(SimpleNamespace(model_config=model))
     assert alone.engine == 0 and counting.num_tokens == 2
     host.close()
+
+
+def test_metrics_of_the_process_fail_alone_and_hide_nothing_of_the_servers(
+    serve_script: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Collector):
+        def describe(self) -> Any:
+            return []
+
+        def collect(self) -> Any:
+            raise RuntimeError("no numbers")
+
+    async def run() -> None:
+        async with serve_script(say("abc")) as served:
+            plain = (await served.http.get("/metrics")).text
+            assert "python_gc" not in plain and "own_gauge" not in plain
+            gauge = Gauge("own_gauge", "a plugin's")
+            double = Gauge("hookserve_num_requests_running", "of another meaning")
+            double.set(77)
+            broken = Broken()
+            try:
+                page = (await served.http.get("/metrics")).text
+                assert "\nown_gauge 0.0\n" in page and " 77" not in page
+                REGISTRY.register(broken)
+                for _ in range(2):
+                    page = (await served.http.get("/metrics")).text
+                    assert "own_gauge" not in page and "hookserve_num_requests_running" in page
+            finally:
+                for each in (gauge, double, broken):
+                    if each in REGISTRY._collector_to_names:
+                        REGISTRY.unregister(each)
+
+    asyncio.run(run())
+    where = "prometheus_client.REGISTRY, where plugins keep their own"
+    assert [each for each in caplog.messages if where in each] == [
+        f"the metric hookserve_num_requests_running of {where} is not shown: the name is taken",
+        f"no metric of {where} is shown: one cannot be read: RuntimeError: no numbers",
+    ]
 
 
 @pytest.mark.checklist(84)
