@@ -109,6 +109,11 @@ class Attention(PluggableLayer, AttentionLayerBase):
         self.impl = self._make_impl()
         self.impl.process_weights_after_loading(self.dtype)
 
+    @property
+    def sliding_window(self) -> int | None:
+        """``window``, by the name under which models written for other hosts ask for it."""
+        return self.window
+
     def use_steps(self, steps: BackendSteps, scale: torch.Tensor) -> None:
         """Do this before the backend computes.
 

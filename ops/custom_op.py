@@ -62,12 +62,17 @@ class Replaceable(nn.Module):
         return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod
-    def register(cls, name: str) -> Callable[[T], T]:
+    def register(cls, name: str, dynamic_arg_dims: Any = None) -> Callable[[T], T]:
         """Class decorator: the class is called ``name`` from now on, beside its own name.
+
+        Args:
+            dynamic_arg_dims: for a host that compiles ops; none is compiled here.
 
         Raises:
             PluginError: another class has one of the names.
         """
+
+        del dynamic_arg_dims
 
         def register_class(op_class: T) -> T:
             if not isinstance(op_class, type) or not issubclass(op_class, cls):

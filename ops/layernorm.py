@@ -22,16 +22,34 @@ class RMSNorm(CustomOp):
     ``(normalised, x + residual)``, the second ``None`` without a residual.
     """
 
+    weight: torch.Tensor
+
     def __init__(
-        self, hidden_size: int, eps: float = 1e-6, dtype: torch.dtype | None = None
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        var_hidden_size: int | None = None,
+        has_weight: bool = True,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        """
+        Args:
+            var_hidden_size: elements whose mean counts; other than all of them is refused.
+            has_weight: without it the weight is one, and no checkpoint holds it.
+        """
         super().__init__()
+        if var_hidden_size not in (None, hidden_size):
+            raise ValueError(
+                f"a norm over {hidden_size} elements by the mean of {var_hidden_size} is not "
+                "supported; leave var_hidden_size out"
+            )
         self.hidden_size = hidden_size
         self.variance_epsilon = eps
-        self.weight = nn.Parameter(
-            torch.ones(hidden_size, dtype=dtype or torch.get_default_dtype()),
-            requires_grad=False,
-        )
+        ones = torch.ones(hidden_size, dtype=dtype or torch.get_default_dtype())
+        if has_weight:
+            self.weight = nn.Parameter(ones, requires_grad=False)
+        else:
+            self.register_buffer("weight", ones, persistent=False)
         self._floor: torch.Tensor | None = None
 
     def forward_provided(
@@ -82,7 +100,7 @@ class GemmaRMSNorm(RMSNorm):
     def __init__(
         self, hidden_size: int, eps: float = 1e-6, dtype: torch.dtype | None = None
     ) -> None:
-        super().__init__(hidden_size, eps, dtype)
+        super().__init__(hidden_size, eps, dtype=dtype)
         self.weight.data.zero_()
 
     def _scale(self, normalised: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

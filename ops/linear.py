@@ -187,13 +187,13 @@ class LinearBase(PluggableLayer):
         self,
         input_size: int,
         output_size: int,
+        skip_bias_add: bool = False,
+        params_dtype: torch.dtype | None = None,
+        quant_config: Any = None,
+        prefix: str = "",
         *,
-        skip_bias_add: bool,
-        params_dtype: torch.dtype | None,
-        quant_config: Any,
-        prefix: str,
-        return_bias: bool,
-        disable_tp: bool,
+        return_bias: bool = True,
+        disable_tp: bool = False,
     ) -> None:
         super().__init__()
         self.input_size = input_size

@@ -38,16 +38,16 @@ class RotaryEmbedding(CustomOp):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def forward_native(
-        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Rotate ``query: [tokens, heads * head_size]`` and ``key: [tokens, kv_heads *
-        head_size]`` by ``positions: [tokens]``. Returns new tensors, rows of which may be
-        strided."""
+        head_size]``, if there is one, by ``positions: [tokens]``. Returns new tensors, rows of
+        which may be strided."""
         return self._turn(self._rotate, positions, query, key)
 
     def forward_provided(
-        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._turn(self._rotate_provided, positions, query, key)
 
     def _turn(
@@ -55,9 +55,11 @@ class RotaryEmbedding(CustomOp):
         rotate: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
         positions: torch.Tensor,
         query: torch.Tensor,
-        key: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        key: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         cos, sin = self._rotation(positions, query.dtype)
+        if key is None:
+            return rotate(query, cos, sin), None
         width = query.shape[-1]
         if not _is_followed_by(query, key):
             return rotate(query, cos, sin), rotate(key, cos, sin)

@@ -12,6 +12,7 @@ from torch import nn
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 from hookserve.ops.linear import (
     ColumnParallelLinear,
+    LinearBase,
     MergedColumnParallelLinear,
     QKVParallelLinear,
     ReplicatedLinear,
@@ -220,3 +221,17 @@ def test_unsupported_dtypes_are_left_plain_with_a_reason() -> None:
     able, reason = can_pack(torch.float64)
     assert not able
     assert "float64" in reason
+
+
+def test_a_layer_of_a_packages_own_is_made_as_the_base_is() -> None:
+    class Twice(LinearBase):
+        def __init__(self, size: int) -> None:
+            super().__init__(size, size, False, torch.float64, None, "twice", return_bias=False)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self._result(x * 2)
+
+    layer = Twice(3)
+    assert (layer.prefix, layer.params_dtype, layer.tp_size) == ("twice", torch.float64, 1)
+    assert layer(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert isinstance(LinearBase(3, 2).quant_method, UnquantizedLinearMethod)

@@ -165,3 +165,11 @@ def test_layers_of_a_model_share_a_rotation_and_a_steps_angles() -> None:
 def test_rotations_that_are_not_supported(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         get_rope(8, 64, rope_parameters=parameters)
+
+
+def test_queries_turn_alone_where_there_are_no_keys() -> None:
+    rope = get_rope(8, 64)
+    positions, query, key = torch.arange(5), torch.randn(5, 16), torch.randn(5, 8)
+    alone, nothing = rope(positions, query)
+    assert nothing is None
+    assert torch.equal(alone, rope(positions, query, key)[0])

@@ -30,6 +30,15 @@ def test_norm_equals_transformers(dtype: torch.dtype, scale: float) -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=rtol, atol=1e-6)
 
 
+def test_a_norm_without_a_weight_has_nothing_to_load() -> None:
+    bare, norm = RMSNorm(30, 1e-5, None, False), RMSNorm(30, eps=1e-5)
+    x = torch.randn(7, 30)
+    assert torch.equal(bare(x), norm(x))
+    assert not bare.state_dict() and not list(bare.parameters())
+    with pytest.raises(ValueError, match="by the mean of 20 is not supported"):
+        RMSNorm(30, var_hidden_size=20)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_norm_by_mean_and_variance_is_computed_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

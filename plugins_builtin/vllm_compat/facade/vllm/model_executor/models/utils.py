@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
@@ -102,11 +100,6 @@ def init_vllm_registered_model(
         hf_config: of the inner model; ``None``: the outer one's.
         architectures: ``None``: what ``hf_config`` names, else those of the outer model.
     """
-    inner: Any = copy.copy(vllm_config)
-    inner.model_config = copy.copy(vllm_config.model_config)
-    if hf_config is not None:
-        inner.model_config.hf_config = hf_config
-        architectures = architectures or getattr(hf_config, "architectures", None)
-    if architectures is not None:
-        inner.model_config.architectures = list(architectures)
+    given = hf_config or vllm_config.model_config.hf_config
+    inner = vllm_config.with_hf_config(given, architectures)
     return initialize_model(inner, prefix=prefix)
