@@ -14,8 +14,8 @@ if __name__ != "hookserve.engine":
     raise ImportError("import hookserve.engine: the folder engine is installed under that name")
 
 if TYPE_CHECKING:
-    from .async_llm import AsyncEngineArgs, AsyncLLM
-    from .engine_args import EngineArgs
+    from .async_llm import AsyncLLM
+    from .engine_args import AsyncEngineArgs, EngineArgs
     from .llm import LLM
     from .llm_engine import LLMEngine
     from .outputs import CompletionOutput, Logprob, RequestOutput
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "LLM": "llm",
-    "AsyncEngineArgs": "async_llm",
+    "AsyncEngineArgs": "engine_args",
     "AsyncLLM": "async_llm",
     "CompletionOutput": "outputs",
     "EngineArgs": "engine_args",

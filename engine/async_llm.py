@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hookserve.hookspecs import Host, PluginSettings
@@ -31,11 +30,6 @@ from .stat_loggers import LOG_INTERVAL_S, StatLoggers
 from .supervisor import STOP_TIMEOUT_S, EngineSupervisor
 from .text.tokenizer import load_tokenizer
 from .vllm_config import VllmConfig
-
-
-@dataclass
-class AsyncEngineArgs(EngineArgs):
-    """The arguments of an ``AsyncLLM``; the same ones, under the ecosystem's name."""
 
 
 class AsyncLLM(PromptClient):

@@ -524,3 +524,8 @@ class EngineArgs(FixedArguments):
         if quantization is not None:
             with as_plugin(host, claim.plugin):
                 import_platform(claim, host).verify_quantization(quantization)
+
+
+class AsyncEngineArgs(EngineArgs):
+    """The arguments of an engine in a process of its own: of ``AsyncLLM`` and of servers. The same
+    ones, under the ecosystem's name."""

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.engine_args import AsyncEngineArgs, EngineArgs
 from hookserve.engine.environment import VLLM_PLUGINS, adapter_lists, default_cache_dir, in_home
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
@@ -395,7 +395,7 @@ def resolve_settings(
     values["cache_dir"] = in_home(given_dir) if given_dir else default_cache_dir(env)
     return Settings(
         server=ServerSettings(**_of(ServerSettings, values)),
-        engine_args=EngineArgs.from_cli_settings(
+        engine_args=AsyncEngineArgs.from_cli_settings(
             {**values, "log_color": False},
             {name: str(o) for name, o in origins.items() if o.kind != "default"},
         ),

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import fields
 from typing import Any
 
-from hookserve.engine.async_llm import AsyncEngineArgs, AsyncLLM
-from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.async_llm import AsyncLLM
+from hookserve.engine.engine_args import AsyncEngineArgs, EngineArgs
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hookserve.engine.config import EngineConfig
-from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.engine_args import AsyncEngineArgs, EngineArgs
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.vllm_config import PassConfig, VllmConfig
 from hookserve.hookspecs import Host, PluginError, PluginSettings, bootstrap
@@ -28,7 +28,7 @@ import functools
 
 def register():
     from vllm.config import CompilationMode, CUDAGraphMode
-    from vllm.engine.arg_utils import EngineArgs
+    from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 
     {first}
     make_model, make_engine = EngineArgs.create_model_config, EngineArgs.create_engine_config
@@ -153,6 +153,19 @@ def test_a_server_shows_whose_value_it_is(wrap: Callable[..., Host], tiny_llama:
     assert (made.engine.enforce_eager, made.engine.model.max_model_len) == (True, 48)
     assert made.settings.values["enforce_eager"] is True
     assert str(made.settings.origins["enforce_eager"]) == f"plugin {OWNER}"
+
+
+def test_a_server_calls_what_a_wrapper_puts_into_the_subclass(
+    wrap: Callable[..., Host], tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AsyncEngineArgs, "create_engine_config", EngineArgs.create_engine_config)
+    monkeypatch.setattr(AsyncEngineArgs, "create_model_config", EngineArgs.create_model_config)
+    host = wrap(
+        first="EngineArgs = AsyncEngineArgs", after_engine="config.cache_config.block_size = 8"
+    )
+    made = configure(resolve_settings({"model": str(tiny_llama)}, {"HOME": "/"}), host)
+    assert made.engine.cache.block_size == 8
+    assert EngineArgs(model=str(tiny_llama)).to_engine_config(host).cache.block_size == 16
 
 
 def test_a_value_that_cannot_cross_is_refused_by_field_and_owner(

@@ -35,7 +35,7 @@ _VERSIONS = ("__version__", "__version_tuple__")
 __all__ = [*_HOMES, *_VERSIONS]
 
 __surface__ = {
-    "AsyncEngineArgs": "live: the arguments of AsyncLLM",
+    "AsyncEngineArgs": "live: the arguments of AsyncLLM and of server run",
     "AsyncLLMEngine": "live: the older name of AsyncLLM",
     "ClassificationOutput": "shape: importable; no classifying model is served",
     "ClassificationRequestOutput": "shape: importable; no classifying model is served",
