@@ -126,7 +126,7 @@ def test_each_seam_of_the_engine_is_reached(one_worker: Life) -> None:
 def test_what_any_process_calls_is_not_taken_for_dead(
     shape: str, request: pytest.FixtureRequest
 ) -> None:
-    """The plugin patches engine and workers in their own processes; the first request is no chat."""
+    """Engine and workers are patched in their own processes; the first request is no chat."""
     life: Life = request.getfixturevalue(shape)
     told = re.findall(r"replaced (.+), and nothing has called that", life.stderr)
     chat = "hookserve.server.openai_chat:ChatCompletionsEndpoint.render_chat_request"
