@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging.config
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from hookserve.engine.errors import InvalidRequestError, QueueFullError
+from hookserve.engine.log import own_logging
 from hookserve.server.errors import ApiError, engine_failure
 
 pytestmark = pytest.mark.usefixtures("vllm_facade")
@@ -216,3 +218,34 @@ def test_variables_are_set_for_a_block_and_changes_told(
     assert [record.getMessage() for record in caplog.records] == [
         "MY_VARIABLE changes from '1' to '3'"
     ]
+
+
+def test_a_cache_forgets_what_was_not_asked_for_longest() -> None:
+    cache = served("utils.cache").LRUCache(2)
+    cache["a"], cache["b"] = 1, 2
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert ("a" in cache, "b" in cache, len(cache)) == (True, False, 2)
+    assert cache.get("b", "gone") == "gone" and cache.pop("a") == 1
+    assert (cache.stat().hits, cache.stat().total, cache.stat().hit_ratio) == (1, 2, 0.5)
+
+
+def test_leaves_of_nested_values() -> None:
+    trees = served("utils.jsontree")
+    value = {"a": [1, (2, 3)], "b": 4}
+    assert trees.json_map_leaves(lambda n: n * 2, value) == {"a": [2, (4, 6)], "b": 8}
+    assert list(trees.json_iter_leaves(value)) == [1, 2, 3, 4]
+    assert trees.json_reduce_leaves(max, value) == 4 == trees.json_count_leaves(value)
+
+
+def test_a_package_that_copies_the_way_of_logging_keeps_its_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = served("logger").DEFAULT_LOGGING_CONFIG
+    own_logging("INFO", "Front")
+    config["loggers"]["my_package"] = {"handlers": ["vllm"], "level": "INFO", "propagate": True}
+    logging.config.dictConfig(config)
+    served("logger").init_logger("vllm.my_plugin").info("still heard")
+    served("logger").init_logger("my_package").warning("heard too")
+    shown = [line.rpartition("] ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["still heard", "heard too"]
