@@ -288,8 +288,15 @@ class SchedulerDriver(EngineInterface):
 
     def add_request(self, request: Request) -> EngineCoreOutput | None:
         self.scheduler.add_request(request)
-        refusals: list[EngineCoreOutput] = getattr(self.scheduler, "refusals", [])
-        return refusals.pop() if refusals else None
+        refusals = self._refusals()
+        if refusals and refusals[-1].request_id == request.request_id:
+            return refusals.pop()
+        return None
+
+    def _refusals(self) -> list[EngineCoreOutput]:
+        """Those that the engine was not told of yet, also of requests that were held back."""
+        found: list[EngineCoreOutput] = getattr(self.scheduler, "refusals", [])
+        return found
 
     def finish_requests(self, request_ids: str | Iterable[str], reason: str) -> list[Request]:
         ended = self.scheduler.finish_requests(request_ids, RequestStatus.finished_by(reason))
@@ -318,7 +325,10 @@ class SchedulerDriver(EngineInterface):
                 f"a {type(answer).__name__}; expected a dict with the EngineCoreOutputs of each "
                 "client"
             )
-        return [output for told in answer.values() for output in told.outputs]
+        refusals = self._refusals()
+        outputs = [*refusals, *(output for told in answer.values() for output in told.outputs)]
+        refusals.clear()
+        return outputs
 
     def reset_prefix_cache(self) -> None:
         self.scheduler.reset_prefix_cache()

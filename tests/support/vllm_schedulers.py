@@ -90,6 +90,25 @@ class LongestFirst(Scheduler):
         return candidates[0], candidates[1:]
 
 
+class Holding(Scheduler):
+    """Keeps those that come until the next step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        self.held.append(request)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.held) or super().has_unfinished_requests()
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        while self.held:
+            super().add_request(self.held.pop())
+        return super().schedule(throttle_prefills)
+
+
 class Forgetful(Scheduler):
     """Tells what no engine understands."""
 

@@ -106,6 +106,15 @@ def test_refusals_and_aborts_reach_and_leave_it(make: Make) -> None:
     assert not core.has_work()
 
 
+def test_one_may_hold_requests_back_and_refuse_them_later(make: Make) -> None:
+    core = make("vllm_schedulers:Holding")
+    core.add_request(make_request("empty", []))
+    core.add_request(make_request("good", [4, 5], max_tokens=9))
+    outputs = serve(core)
+    assert outputs.tokens["good"] == continuation([4, 5], 9)
+    assert outputs.last["empty"].error == "The prompt has no tokens."
+
+
 def test_statistics_tell_the_step_and_what_it_computed(make: Make) -> None:
     core = make("vllm_schedulers.Watching")
     core.add_request(make_request("a", [1, 2, 3], max_tokens=5))
