@@ -46,7 +46,7 @@ from .notify_loop import caught
 from .op_names import canonical
 from .owned import Owned
 from .patience import watched
-from .platforms import choose_platform, pick_platform
+from .platforms import choose_platform, early_claims, is_platform, pick_platform
 from .plugin import Plugin
 from .plugin_config import PluginConfigError, convert_config
 from .preferences import check_preferences, read_preferences
@@ -191,8 +191,8 @@ class Host:
 
     def _load(self) -> None:
         # What was handed over explicitly comes first: if it is installed as well, it is this one
-        # that counts, and whose routes are open.
-        for plugin in sorted(self.plugins, key=lambda plugin: not plugin.is_explicit):
+        # that counts, and whose routes are open. Then platforms: the imports of others may ask.
+        for plugin in sorted(self.plugins, key=lambda p: (not p.is_explicit, not is_platform(p))):
             if plugin.state == "found":
                 self._load_one(plugin)
         loaded = [plugin for plugin in self.plugins if plugin.state == "active"]
@@ -504,7 +504,7 @@ class Host:
         if self._platform is None:
             known, wanted = self.known("platform"), self.settings.platform
             if not self._bootstrapped:  # plugins that register by calls ask already
-                return pick_platform(known, wanted)
+                return pick_platform(known or early_claims(self.plugins), wanted)
             self._platform = choose_platform(known, wanted, self._say)
         return self._platform
 

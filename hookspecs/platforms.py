@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from . import targets
+from .context import enter
 from .errors import PluginConflictError, UnknownNameError, did_you_mean
+from .notify_loop import caught
 from .plugin import Plugin
 from .registry import Claim
 from .selection import matches
@@ -51,6 +53,29 @@ def pick_platform(claims: Sequence[Claim], wanted: str | None) -> Claim:
             f"{fitting[0].owner}, or leave one out with --disable-plugins"
         )
     return fitting[0]
+
+
+def is_platform(plugin: Plugin) -> bool:
+    """Whether it says that a platform is all that it offers."""
+    return tuple(plugin.facts.hooks or ()) == ("platform",)
+
+
+def early_claims(plugins: Sequence[Plugin]) -> list[Claim]:
+    """What the platforms among the loaded plugins answer, before all are asked for their
+    declarations: for the module of another one that asks while it is imported. One that raises, or
+    that wants a context, is heard when it is asked for good."""
+    claims = []
+    for plugin in plugins:
+        if plugin.state != "active" or not is_platform(plugin):
+            continue
+        try:
+            with enter(plugin):
+                path = plugin.instance.platform()
+        except caught():
+            continue
+        if isinstance(path, str):
+            claims.append(Claim("platform", plugin.name, path, plugin))
+    return claims
 
 
 def _by_path(path: str) -> Claim:

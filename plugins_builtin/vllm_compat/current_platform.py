@@ -11,7 +11,7 @@ from typing import Any
 from hookserve.engine.offline_host import any_host
 from hookserve.engine.platform import Platform
 from hookserve.engine.platform_calls import import_platform, make_platform
-from hookserve.hookspecs import HostError, PluginError, current, running
+from hookserve.hookspecs import HostError, PluginError, UnknownNameError, current, running
 from hookserve.hookspecs.context import enter
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
@@ -87,20 +87,21 @@ def find_claim() -> Claim:
     """The platform of this process, or the one that it would be by what is claimed so far.
 
     Raises:
-        RuntimeError: no plugin has been asked for its platform yet.
+        RuntimeError: no platform is loaded yet.
         hookserve.hookspecs.HostError: none, or several, can be it.
     """
     plugin = running()
     if plugin is None or plugin.registrar is None:
         with any_host() as host:
             return host.platform()
-    if not plugin.registrar.claims("platform"):
+    try:
+        return plugin.registrar.platform()
+    except UnknownNameError as error:
         raise RuntimeError(
-            f"current_platform is asked for while {plugin.identity} is imported, when no plugin "
-            "has said yet which platforms there are; ask inside of a function, such as the one "
-            "that the entry point names"
-        )
-    return plugin.registrar.platform()
+            f"current_platform is asked for while {plugin.identity} is imported, before the "
+            f"platforms are: {error}; ask inside of a function, such as the one that the entry "
+            "point names"
+        ) from error
 
 
 def object_of(claim: Claim) -> Platform:

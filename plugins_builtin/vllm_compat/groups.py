@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple
 
@@ -36,14 +37,15 @@ _LIKENESS = 0.75
 
 
 class PlatformPlugin:
-    """A function that answers the class path of a platform, or ``None``: not on this machine."""
+    """A function that answers the class path of a platform, or ``None``: not on this machine. It is
+    asked once, also where the module of another plugin asks before all are asked."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
+        self._ask = cache(function)
 
     @hookimpl
     def platform(self) -> Any:
-        return self._function()
+        return self._ask()
 
 
 class StatLoggerPlugin:

@@ -324,13 +324,37 @@ def test_an_import_decides_nothing_and_the_first_question_does(
         assert not hasattr(made, "note")
 
 
+HASTY = """
+from vllm.platforms import current_platform
+
+FOUND = current_platform.device_name
+
+def register(): ...
+"""
+
+
 @pytest.mark.usefixtures("vllm_facade")
-def test_a_module_that_asks_while_it_is_imported_at_the_start_is_told_where_to(site: Path) -> None:
-    source = "from vllm.platforms import current_platform\ncurrent_platform.is_cpu()\n"
-    groups = {GENERAL: {"hasty": "hasty:register"}}
-    install_plugin(site, "hasty", {"hasty": source}, groups=groups)
-    (problem,) = Host(["front"], PluginSettings()).problems()
-    assert "hasty:vllm.general_plugins:hasty" in problem
+def test_a_module_may_ask_while_it_is_imported_at_the_start(site: Path) -> None:
+    """Though it comes first by its name, and the platform's function runs once."""
+    body = "CALLS = []\n" + BASED.format(name="npu")
+    install_platform(site, "npu", "CALLS.append(1); return 'npu.Own'", body)
+    install_plugin(site, "hasty", {"hasty": HASTY}, groups={GENERAL: {"hasty": "hasty:register"}})
+    host = Host(["front"], PluginSettings())
+    assert host.problems() == []
+    import hasty
+    import npu
+
+    assert hasty.FOUND == "npu" and npu.CALLS == [1]
+
+
+@pytest.mark.usefixtures("vllm_facade")
+def test_a_module_that_asks_before_there_is_any_is_told_where_to(
+    site: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "hasty.py"
+    file.write_text("from vllm.platforms import current_platform\ncurrent_platform.is_cpu()\n")
+    (problem,) = Host(["front"], PluginSettings(files=(str(file),))).problems()
+    assert "file:hasty" in problem
     assert "ask inside of a function" in problem
 
 

@@ -1,8 +1,7 @@
 """The platform of this process, and which there are.
 
 Importing this module, or any other, decides nothing: ``current_platform`` looks the platform up
-when something is asked of it. In the module of a plugin, while that is imported at the start, there
-is none yet; in the function that an entry point of ``vllm.general_plugins`` names there is.
+when something is asked of it.
 """
 
 from __future__ import annotations
