@@ -249,3 +249,20 @@ def test_a_package_that_copies_the_way_of_logging_keeps_its_lines(
     served("logger").init_logger("my_package").warning("heard too")
     shown = [line.rpartition("] ")[2] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["still heard", "heard too"]
+
+
+def test_shapes_of_pooling_are_made_of_what_a_pooler_gives() -> None:
+    outputs = served("outputs")
+    pooled = outputs.PoolingOutput(torch.tensor([0.5, 1.0]))
+    assert outputs.EmbeddingOutput.from_base(pooled).embedding == [0.5, 1.0]
+    assert outputs.EmbeddingOutput.from_base(pooled).hidden_size == 2
+    assert outputs.ClassificationOutput.from_base(pooled).num_classes == 2
+    assert outputs.ScoringOutput.from_base(outputs.PoolingOutput(torch.tensor([2.0]))).score == 2
+    with pytest.raises(ValueError, match=r"shape \(1, 2\): expected one vector"):
+        outputs.EmbeddingOutput.from_base(outputs.PoolingOutput(torch.ones(1, 2)))
+    made = outputs.EmbeddingRequestOutput("r", pooled, [1, 2], 0, True)
+    assert (made.prompt_token_ids, made.num_cached_tokens, made.finished) == ([1, 2], 0, True)
+    params = served("pooling_params").PoolingParams(task="embed", extra_kwargs={"a": [1]})
+    copied = params.clone()
+    copied.extra_kwargs["a"].append(2)
+    assert params.extra_kwargs == {"a": [1]} and copied.task == "embed"

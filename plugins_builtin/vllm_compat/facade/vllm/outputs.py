@@ -49,13 +49,21 @@ class PoolingRequestOutput(Generic[T]):
     request_id: str
     outputs: T
     prompt_token_ids: list[int] = field(default_factory=list)
-    finished: bool = True
     num_cached_tokens: int = 0
+    finished: bool = True
 
 
 @dataclass
 class EmbeddingOutput:
     embedding: list[float]
+
+    @classmethod
+    def from_base(cls, pooling_output: PoolingOutput) -> EmbeddingOutput:
+        """
+        Raises:
+            ValueError: it is no vector.
+        """
+        return cls(_vector(pooling_output.data))
 
     @property
     def hidden_size(self) -> int:
@@ -68,6 +76,14 @@ class ClassificationOutput:
 
     probs: list[float]
 
+    @classmethod
+    def from_base(cls, pooling_output: PoolingOutput) -> ClassificationOutput:
+        """
+        Raises:
+            ValueError: it is no vector.
+        """
+        return cls(_vector(pooling_output.data))
+
     @property
     def num_classes(self) -> int:
         return len(self.probs)
@@ -76,6 +92,20 @@ class ClassificationOutput:
 @dataclass
 class ScoringOutput:
     score: float
+
+    @classmethod
+    def from_base(cls, pooling_output: PoolingOutput) -> ScoringOutput:
+        """
+        Raises:
+            ValueError: it is more than one number.
+        """
+        return cls(float(pooling_output.data.item()))
+
+
+def _vector(data: Any) -> list[float]:
+    if data.ndim != 1:
+        raise ValueError(f"pooled data of shape {tuple(data.shape)}: expected one vector")
+    return [float(each) for each in data.tolist()]
 
 
 class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
