@@ -138,3 +138,28 @@ def test_no_file_names_a_place_on_somebodys_machine(source_root: Path) -> None:
         if (match := place.search(path.read_text()))
     ]
     assert not found, "\n".join(found)
+
+
+PLUGIN_FACTS = {"distribution", "identity"}
+"""Attributes that say which plugin something is."""
+
+
+def test_no_plugin_is_told_from_the_others_by_its_name(trees: dict[str, ast.Module]) -> None:
+    """What one plugin gets every plugin gets: no code compares who it is with a name."""
+    named = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(
+            isinstance(each, ast.Attribute) and each.attr in PLUGIN_FACTS for each in sides(node)
+        )
+        and any(isinstance(each, ast.Constant) and each.value for each in sides(node))
+    ]
+    assert named == []
+
+
+def sides(node: ast.Compare) -> Iterator[ast.expr]:
+    """What is compared; the items of a tuple, a list or a set too."""
+    for side in (node.left, *node.comparators):
+        yield from side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
