@@ -71,18 +71,19 @@ def inspect_class(architecture: str, host: Host, before: set[str]) -> Inspected 
         before: names of the modules that were imported before any plugin's.
     """
     from .model_facts import facts_of
-    from .model_registry import resolve_architecture
+    from .model_registry import import_architecture, unserved_need
 
     try:
-        name, model_class = resolve_architecture([architecture], host)
+        name, model_class = import_architecture([architecture], host)
         claim = host.registry("model").get(name)
         assert claim is not None
         with host.enter(claim.plugin):
             facts = facts_of(name, model_class)
+            need = unserved_need(model_class)
     except PluginError as error:
         cause = error.__cause__
         return Refused(error.stage, error.message, "" if cause is None else traceback_of(cause))
-    return Inspected(facts, find_sources(model_class, before))
+    return Inspected(facts, find_sources(model_class, before), need)
 
 
 def find_sources(model_class: type[Any], before: set[str]) -> Sources:

@@ -40,14 +40,16 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The class can be served."""
+    """The class is a model."""
 
     facts: ModelFacts
     sources: Sources
+    need: str | None = None
+    """Why it is not served here (``model_registry.unserved_need``)."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The class cannot be had, or cannot be served."""
+    """The class cannot be had, or is no model."""
 
     stage: str
     """Of ``PluginError``."""

@@ -26,7 +26,12 @@ from .inspector_messages import Inspect, Inspected, Refused
 from .messages import ManifestSent
 from .model_facts import ModelFacts, facts_of, stated_facts
 from .model_facts_cache import FactsCache
-from .model_registry import check_architecture, resolve_architecture
+from .model_registry import (
+    check_architecture,
+    check_is_served,
+    import_architecture,
+    unserved_need,
+)
 from .plugin_restarts import PluginRestarts
 
 if TYPE_CHECKING:
@@ -46,47 +51,55 @@ def check_model_class(config: EngineConfig, host: Host, cache_dir: str | None = 
 
     Raises:
         UnknownArchitectureError: nobody registers one of the architectures.
-        hookserve.hookspecs.PluginError: the class cannot be had, or does not keep the contract.
+        hookserve.hookspecs.PluginError: the class cannot be had, does not keep the contract, or is
+            not served here.
         EngineStartError: the inspector could not do its work.
     """
     name = check_architecture(config.model.architectures, host)
     claim = _claim(name, host)
     if "worker" in host.roles or claim.plugin.is_builtin:
         return
-    inspect_model([name], host, config=config, cache_dir=cache_dir)
+    _, need = _look_at(name, host, config, cache_dir)
+    check_is_served(name, host, need)
 
 
 def inspect_model(
-    architectures: Sequence[str],
-    host: Host,
-    *,
-    config: EngineConfig | None = None,
-    cache_dir: str | None = None,
+    architectures: Sequence[str], host: Host, *, cache_dir: str | None = None
 ) -> ModelFacts:
-    """The facts about the first of the architectures that is registered. Imports the class in a
-    worker alone, or where it was handed over as an object.
+    """The facts about the first of the architectures that is registered, also of one that is not
+    served here. Imports the class in a worker alone, or where it was handed over as an object.
 
     Args:
-        config: what the inspector's plugins are told; ``None``: there is none yet.
         cache_dir: of the program; ``None``: where it is by default.
 
     Raises:
         as ``check_model_class``.
     """
-    name = check_architecture(architectures, host)
+    facts, _ = _look_at(check_architecture(architectures, host), host, None, cache_dir)
+    return facts
+
+
+def _look_at(
+    name: str, host: Host, config: EngineConfig | None, cache_dir: str | None
+) -> tuple[ModelFacts, str | None]:
+    """The facts about a registered architecture, and why it is not served here.
+
+    Args:
+        config: what the inspector's plugins are told; ``None``: there is none yet.
+    """
     claim = _claim(name, host)
     info = getattr(claim.declaration, "info", None)
     if info is not None:
         try:
-            return stated_facts(name, info)
+            return stated_facts(name, info), None
         except ValueError as error:
             raise PluginError(claim.owner, "register", f"model {name!r}: {error}") from error
     if "worker" in host.roles or not isinstance(claim.target, str):
-        name, model_class = resolve_architecture([name], host)
+        name, model_class = import_architecture([name], host)
         with host.enter(claim.plugin):
-            return facts_of(name, model_class)
+            return facts_of(name, model_class), unserved_need(model_class)
     if "inspector" not in claim.plugin.facts.roles:
-        return ModelFacts(architecture=name, is_text_generation_model=True)
+        return ModelFacts(architecture=name, is_text_generation_model=True), None
     cache = FactsCache(cache_dir or default_cache_dir(), claim, host)
     inspected = cache.read()
     if inspected is None:
@@ -94,7 +107,7 @@ def inspect_model(
         cache.write(inspected)
     else:
         logger.debug("model %r of %s: facts from %s", name, claim.owner, cache.path)
-    return inspected.facts
+    return inspected.facts, inspected.need
 
 
 def _claim(name: str, host: Host) -> Claim:

@@ -65,32 +65,54 @@ def resolve_architecture(architectures: Sequence[str], host: Host) -> tuple[str,
 
     Raises:
         UnknownArchitectureError: as ``check_architecture``.
-        PluginError: if the class cannot be imported, or does not keep the model contract.
+        PluginError: if the class cannot be imported, does not keep the model contract, or is not
+            served here.
     """
+    name, model_class = import_architecture(architectures, host)
+    check_is_served(name, host, unserved_need(model_class))
+    return name, model_class
+
+
+def import_architecture(architectures: Sequence[str], host: Host) -> tuple[str, type[Any]]:
+    """As ``resolve_architecture``, also of a model that is not served here."""
     name = check_architecture(architectures, host)
     registry = host.registry("model")
     model_class = registry.resolve(name)
     claim = registry.get(name)
     assert claim is not None
-    fault = contract_fault(model_class)
+    fault = _model_fault(model_class)
     if fault is not None:
         raise PluginError(claim.owner, "register", _say(name, claim, fault))
     return name, model_class
 
 
+def check_is_served(name: str, host: Host, need: str | None) -> None:
+    """
+    Args:
+        need: what ``unserved_need`` says of the class.
+
+    Raises:
+        PluginError: there is something.
+    """
+    claim = host.registry("model").get(name)
+    assert claim is not None
+    if need is not None:
+        raise PluginError(claim.owner, "register", _say(name, claim, need))
+
+
 def contract_fault(model_class: Any) -> str | None:
     """What keeps the class from being a model that is served here, or ``None``."""
+    return _model_fault(model_class) or unserved_need(model_class)
+
+
+def _model_fault(model_class: Any) -> str | None:
+    """What keeps the class from being a model."""
     if not is_module_class(model_class):
         return "is not a subclass of torch.nn.Module"
     missing = _missing_members(model_class)
     if missing:
-        fault = f"lacks {', '.join(missing)}"
-        if getattr(model_class, "is_pooling_model", False):
-            fault += "; it is a pooling model, and text is generated here"
-        return fault
-    return (
-        constructor_fault(model_class) or _forward_fault(model_class) or _unserved_need(model_class)
-    )
+        return f"lacks {', '.join(missing)}"
+    return constructor_fault(model_class) or _forward_fault(model_class)
 
 
 def is_module_class(model_class: Any) -> bool:
@@ -111,13 +133,17 @@ def _missing_members(model_class: type[Any]) -> list[str]:
         callable(forward) and is_own and all(accepts(forward, name) for name in _FORWARD[:2])
     )
     missing = [] if has_forward else ["forward(input_ids, positions)"]
-    methods = ("embed_input_ids", "compute_logits", "load_weights")
+    methods = ["embed_input_ids", "compute_logits", "load_weights"]
+    if getattr(model_class, "is_pooling_model", False):
+        methods.remove("compute_logits")
     missing += [name for name in methods if not callable(getattr(model_class, name, None))]
     return missing
 
 
-def _unserved_need(model_class: type[Any]) -> str | None:
-    """What the class states that it needs of an engine and this one does not have."""
+def unserved_need(model_class: type[Any]) -> str | None:
+    """What the class, which is a model, needs of an engine and this one does not have."""
+    if not callable(getattr(model_class, "compute_logits", None)):
+        return "lacks compute_logits; it is a pooling model, and text is generated here"
     for flag in ("has_inner_state", "is_hybrid"):
         if getattr(model_class, flag, False):
             return f"states {flag}, and only keys and values of attention are kept between steps"

@@ -39,7 +39,7 @@ def register_model(ctx):
         raise ValueError("not in this role")
     if how == "leaves":
         os._exit(3)
-    names = ("good", "missing", "broken", "killed", "leaves", "stops", "hangs")
+    names = ("good", "pools", "missing", "broken", "killed", "leaves", "stops", "hangs")
     lazy = [ModelEntry(name, f"inspected.{name}:Model") for name in names]
     return [*lazy, ModelEntry("stated", "nowhere:Model", info={"supports_pp": True})]
 """
@@ -53,6 +53,18 @@ MODELS = {
             supports_multimodal = MANY
         """,
     "flags": "MANY = False\n",
+    "pools": """
+        from torch import nn
+
+
+        class Model(nn.Module):
+            is_pooling_model = True
+
+            def __init__(self, *, vllm_config, prefix=""): ...
+            def embed_input_ids(self, input_ids): ...
+            def forward(self, input_ids, positions): ...
+            def load_weights(self, weights): ...
+        """,
     "missing": """
         from torch import nn
 
@@ -223,6 +235,20 @@ def test_arguments_are_refused_with_the_class_that_they_name(
     args = EngineArgs(model=str(tiny_llama), hf_overrides=overrides, cache_dir=str(tmp_path))
     with pytest.raises(PluginError, match=rf"{OWNER} .*'broken'.*No module named 'not_there'"):
         args.to_engine_config(front())
+
+
+@pytest.mark.checklist(45, 50)
+def test_a_model_that_is_not_served_is_known_for_what_it_is_and_refused(
+    front: Callable[..., Host], tiny_llama: Path, tmp_path: Path, num_starts: Callable[[], int]
+) -> None:
+    host, cache = front(), str(tmp_path / "cache")
+    facts = inspect_model(["pools"], host, cache_dir=cache)
+    assert (facts.is_pooling_model, facts.is_text_generation_model) == (True, False)
+    named = {"architectures": ["pools"]}
+    args = EngineArgs(model=str(tiny_llama), hf_overrides=named, cache_dir=cache)
+    with pytest.raises(PluginError, match=rf"{OWNER} .*lacks compute_logits; it is a pooling mod"):
+        args.to_engine_config(host)
+    assert num_starts() == 1
 
 
 def test_an_inspector_that_cannot_be_started_is_told(
