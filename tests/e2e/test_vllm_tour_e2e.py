@@ -4,7 +4,7 @@ in the processes that need it, on a folder, a GGUF file and with two ranks."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
