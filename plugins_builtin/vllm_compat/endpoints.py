@@ -80,12 +80,7 @@ def load(entry: EntryPoint) -> EndpointEntry:
         TypeError: it cannot be called.
         whatever the import raises.
     """
-    if importlib.util.find_spec("fastapi") is None:
-        raise ModuleNotFoundError(
-            f"endpoint plugins of the group {GROUP} add their routes to a FastAPI application, and "
-            "FastAPI is not installed: pip install hookserve[vllm-compat]",
-            name="fastapi",
-        )
+    need_fastapi(f"endpoint plugins of the group {GROUP} add")
     factory = entry.load()
     if not callable(factory):
         raise TypeError(
@@ -93,6 +88,19 @@ def load(entry: EntryPoint) -> EndpointEntry:
             "arguments that returns the endpoint plugin"
         )
     return EndpointEntry(entry.name, factory)
+
+
+def need_fastapi(who: str) -> None:
+    """
+    Raises:
+        ModuleNotFoundError: FastAPI is not installed, with what to do.
+    """
+    if importlib.util.find_spec("fastapi") is None:
+        raise ModuleNotFoundError(
+            f"{who} routes to a FastAPI application, and FastAPI is not installed: pip install "
+            "hookserve[vllm-compat]",
+            name="fastapi",
+        )
 
 
 class AttachedEndpoint:
@@ -104,9 +112,13 @@ class AttachedEndpoint:
 
     Raises:
         TypeError: the object lacks a member.
+        ImportError: FastAPI cannot be imported.
     """
 
     def __init__(self, name: str, plugin: Any) -> None:
+        from . import fastapi_app
+
+        self._fastapi_app = fastapi_app
         missing = [member for member in MEMBERS if not hasattr(plugin, member)]
         if missing:
             raise TypeError(
@@ -125,24 +137,18 @@ class AttachedEndpoint:
 
     def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
         """The FastAPI application to which the plugin, and others like it, add their routes."""
-        from .fastapi_app import make_application
-
-        return make_application(routes)
+        return self._fastapi_app.make_application(routes)
 
     def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
         """Have the plugin add its routes, and keep its startup and shutdown handlers apart."""
-        from .fastapi_app import HeldLifespan
-
         del facts  # it is told in init_state
-        self._lifespan = HeldLifespan(app)
+        self._lifespan = self._fastapi_app.HeldLifespan(app)
         with self._lifespan.held():
             self._plugin.attach_router(app)
 
     def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
         """The plain routes that one of the application's stands for."""
-        from .fastapi_app import parts_of
-
-        return parts_of(route)
+        return self._fastapi_app.parts_of(route)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         """The plugin's startup and shutdown handlers, and lifespans of its routers."""

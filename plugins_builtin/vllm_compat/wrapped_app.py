@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs import declare
 
+from .endpoints import need_fastapi
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.applications import Starlette
@@ -71,14 +73,22 @@ def declare_wrapper(before: Callable[..., Any] | None) -> None:
 
 
 class WrappedApp:
-    """What the server builds of a wrapper (``hookserve.server.attaching``)."""
+    """What the server builds of a wrapper (``hookserve.server.attaching``).
+
+    Raises:
+        ImportError: FastAPI cannot be imported.
+    """
 
     required_tasks: Sequence[str] | None = None
 
-    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
-        from .fastapi_app import make_application
+    def __init__(self) -> None:
+        need_fastapi("what wraps build_app adds")
+        from . import fastapi_app
 
-        return make_application(routes)
+        self._fastapi_app = fastapi_app
+
+    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
+        return self._fastapi_app.make_application(routes)
 
     def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
         """Call the wrapper, and keep its startup and shutdown handlers apart.
@@ -87,12 +97,11 @@ class WrappedApp:
             TypeError: it returns another application.
         """
         from .endpoint_arguments import arguments_of
-        from .fastapi_app import HeldLifespan
 
         args = Namespace() if facts is None else arguments_of(facts.settings, facts.engine_config)
         wrapper = find_wrapper()
         assert wrapper is not None, "the wrapper of build_app is gone"
-        self._lifespan = HeldLifespan(app)
+        self._lifespan = self._fastapi_app.HeldLifespan(app)
         token = _being_made.set(app)
         try:
             with self._lifespan.held():
@@ -106,9 +115,7 @@ class WrappedApp:
             )
 
     def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
-        from .fastapi_app import parts_of
-
-        return parts_of(route)
+        return self._fastapi_app.parts_of(route)
 
     def lifespan(self) -> AbstractAsyncContextManager[Any]:
         return self._lifespan.entered()

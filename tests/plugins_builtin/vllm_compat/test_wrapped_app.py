@@ -75,6 +75,26 @@ def test_one_that_returns_another_application_is_out(serve_script: Any) -> None:
     asyncio.run(run())
 
 
+def test_without_fastapi_it_is_out_and_what_to_install_is_said(
+    serve_script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "fastapi" else find(name, *a)
+    )
+
+    async def run() -> None:
+        plugin = GeneralPlugin("mod:register", wrapping(adding, "vllm.entrypoints.launchers.app"))
+        async with serve_script(say("ab"), plugins=[plugin]) as served:
+            assert (await served.http.get("/v1/models")).status_code == 200
+            (line,) = served.runtime.host.problems()
+        assert line.endswith("pip install hookserve[vllm-compat]")
+
+    asyncio.run(run())
+
+
 def test_nobody_else_gets_an_application_of_it() -> None:
     with pytest.raises(RuntimeError, match="the server makes its application itself"):
         build_app(None)  # type: ignore[arg-type]
