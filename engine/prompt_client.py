@@ -63,6 +63,7 @@ _NO_PAUSE = "an engine here cannot be paused; stop sending requests, and wait or
 _NO_PICTURES = "models here take text alone, and there is no cache of other inputs"
 _NO_PROFILE = "this server profiles no engine; look at one with `py-spy` or torch's own profiler"
 _NO_TRANSFER = "weights are read at the start alone; start a server with the new ones"
+_NO_RANKS = "a rank that fails ends the engine, whose state is_running and check_health tell"
 _NO_ELASTIC = "the number of ranks is that of the start (--tensor-parallel-size)"
 
 
@@ -321,10 +322,16 @@ class PromptClient(abc.ABC):
     stop_profile = _not_served("stop_profile", _NO_PROFILE)
     init_weight_transfer_engine = _not_served("init_weight_transfer_engine", _NO_TRANSFER)
     update_weights = _not_served("update_weights", _NO_TRANSFER)
+    shutdown_weight_transfer_engine = _not_served("shutdown_weight_transfer_engine", _NO_TRANSFER)
+    start_draft_weight_update = _not_served("start_draft_weight_update", _NO_TRANSFER)
+    update_weight_version = _not_served("update_weight_version", _NO_TRANSFER)
+    compute_weight_checksums = _not_served("compute_weight_checksums", _NO_TRANSFER)
     start_weight_update = _not_served("start_weight_update", _NO_TRANSFER)
     finish_weight_update = _not_served("finish_weight_update", _NO_TRANSFER)
     get_weight_version = _not_served("get_weight_version", _NO_TRANSFER)
     scale_elastic_ep = _not_served("scale_elastic_ep", _NO_ELASTIC)
+    handle_fault = _not_served("handle_fault", _NO_RANKS)
+    get_status = _not_served("get_status", _NO_RANKS)
     notify_kv_transfer_request_rejected = _not_served(
         "notify_kv_transfer_request_rejected", "no KV cache is transferred between engines here"
     )
