@@ -12,8 +12,8 @@ from importlib.metadata import Distribution
 from hookserve.hookspecs.plugin import ENTRY_POINT_GROUP
 from hookserve.hookspecs.selection import canonical
 
-_PACKAGE = "vllm"
-_PACKAGE_FILE = f"{_PACKAGE}/__init__.py"
+PACKAGE = "vllm"
+_FIRST_FILE = f"{PACKAGE}/__init__.py"
 
 
 def is_vllm_itself(distribution: Distribution | None) -> bool:
@@ -21,13 +21,13 @@ def is_vllm_itself(distribution: Distribution | None) -> bool:
     file is among its files. Files elsewhere under ``vllm/`` make no package of that name."""
     if distribution is None:
         return False
-    if _name(distribution) == _PACKAGE:
+    if _name(distribution) == PACKAGE:
         return True
     try:
         record = distribution.read_text("RECORD") or ""
     except UnicodeDecodeError:
         return False  # damaged; what is read of it later says so
-    return any(line.startswith(f"{_PACKAGE_FILE},") for line in record.splitlines())
+    return any(line.startswith(f"{_FIRST_FILE},") for line in record.splitlines())
 
 
 def ported_distributions() -> set[str]:

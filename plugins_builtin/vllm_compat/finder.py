@@ -21,12 +21,12 @@ from typing import Any
 from hookserve.hookspecs import HostError, Plugin
 from hookserve.hookspecs.selection import canonical
 
+from .distributions import PACKAGE
 from .foreign_files import ForeignFiles
 from .misses import Misses
 from .presented_version import PresentedVersions, unmet_requirement
 from .record import ServedDistribution
 
-PACKAGE = "vllm"
 FOLDER = Path(__file__).parent / "facade"
 
 

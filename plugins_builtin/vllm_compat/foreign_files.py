@@ -13,9 +13,8 @@ from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 
-from .distributions import is_vllm_itself
+from .distributions import PACKAGE, is_vllm_itself
 
-PACKAGE = "vllm"
 _PREFIX = f"{PACKAGE}/"
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES)
 

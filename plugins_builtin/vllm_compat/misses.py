@@ -17,11 +17,11 @@ from typing import Any
 
 from hookserve.hookspecs import running
 
+from .distributions import PACKAGE
 from .foreign_files import unlisted
 
 logger = logging.getLogger(__name__)
 
-PACKAGE = "vllm"
 PAGE = "docs/vllm-plugins.md"
 REFUSED = "refused:"
 MAX_KEPT = 1000

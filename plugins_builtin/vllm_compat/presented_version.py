@@ -21,7 +21,8 @@ from hookserve.hookspecs.discovery import required_ranges
 from hookserve.hookspecs.plugin_config import convert_config
 from hookserve.hookspecs.versions import VersionRangeError, in_range, release
 
-PACKAGE = "vllm"
+from .distributions import PACKAGE
+
 DEFAULT = "0.32.0"
 _LAST_MINOR = 32
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")

@@ -12,7 +12,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "vllm"
+from .distributions import PACKAGE
 
 
 class ServedDistribution(Distribution):

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from hookserve.server.cli_reference import markdown_table
 from hookserve.server.plugin_table import in_columns
 
-from .finder import FOLDER, PACKAGE, install
+from .distributions import PACKAGE
+from .finder import FOLDER, install
 
 STATES = ("live", "shape", "refused")
 _NAME = "__surface__"

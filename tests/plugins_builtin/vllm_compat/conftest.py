@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from hookserve.plugins_builtin.vllm_compat import finder
+from hookserve.plugins_builtin.vllm_compat.distributions import PACKAGE
 from served_script import byte_tokenizer as byte_tokenizer
 from served_script import make_engine_config as make_engine_config
 from served_script import serve_script as serve_script
 
 
 def _forget_modules() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == finder.PACKAGE]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
