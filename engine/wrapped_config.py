@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from .plugin_arguments import tell_change
 from .vllm_config import ModelConfig, VllmConfig
 
 if TYPE_CHECKING:
-    from hookserve.hookspecs import Host
+    from hookserve.hookspecs import Host, Plugin
 
     from .config import EngineConfig
     from .engine_args import EngineArgs
@@ -52,12 +52,15 @@ def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
     Raises:
         ConfigError: a wrapper gave back no configuration, or one that cannot cross to another
             process.
-        hookserve.hookspecs.PluginError: a wrapper raised something else than our own errors.
+        hookserve.hookspecs.PluginError: one of several wrappers raised something else than our own
+            errors. Where there is one alone, its plugin is out, and all begins again without it.
     """
     before = {each.name: getattr(args, each.name) for each in fields(args)}
-    made = _called(args, host)
+    made = _called(args, host, before)
     owner = _owner(args, host, *_METHODS)
     changed = [name for name, value in before.items() if getattr(args, name) != value]
+    for plugin in _owners(args, host, *_METHODS):
+        plugin.engine_arguments += changed
     for name in changed:
         tell_change(owner, name, before[name], getattr(args, name), args.sources.get(name))
     args.sources = {**args.sources, **dict.fromkeys(changed, f"plugin {owner}")}
@@ -66,8 +69,8 @@ def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
     return fold_changes(made.engine_config, made, owner)
 
 
-def _called(args: EngineArgs, host: Host) -> Any:
-    from hookserve.hookspecs import HostError, PluginError
+def _called(args: EngineArgs, host: Host, before: Mapping[str, Any]) -> Any:
+    from hookserve.hookspecs import Denied, HostError, PluginError
     from hookserve.hookspecs.errors import describe_error
     from hookserve.hookspecs.notify_loop import caught
 
@@ -77,10 +80,15 @@ def _called(args: EngineArgs, host: Host) -> Any:
         raise
     except caught() as error:
         owners = _owners(args, host, *_METHODS)
+        said = f"a wrapper of {' or '.join(_METHODS)} raised {describe_error(error)}"
         if not owners:
             raise
-        said = f"a wrapper of {' or '.join(_METHODS)} raised {describe_error(error)}"
-        raise PluginError(" and ".join(owners), "run", said) from error
+        if len(owners) > 1:
+            raise PluginError(_owner(args, host, *_METHODS), "run", said) from error
+    for name, value in before.items():
+        setattr(args, name, value)
+    host.deny(Denied(owners[0].identity, "front", "run", said))
+    return _called(args, host, before)
 
 
 def take_model(config: EngineConfig, model: Any, args: EngineArgs, host: Host) -> EngineConfig:
@@ -115,15 +123,15 @@ def _gave_back(owner: str, method: str, made: Any) -> ConfigError:
 
 def _owner(args: EngineArgs, host: Host, *methods: str) -> str:
     """Whose code runs in these methods, in words."""
-    owners = _owners(args, host, *methods)
+    owners = [each.identity for each in _owners(args, host, *methods)]
     return " and ".join(owners) or f"{type(args).__qualname__}.{methods[0]}"
 
 
-def _owners(args: EngineArgs, host: Host, *methods: str) -> list[str]:
+def _owners(args: EngineArgs, host: Host, *methods: str) -> list[Plugin]:
     """By the patches that plugins' reports show."""
     names = {
         f"{kind.__module__}:{kind.__qualname__}.{method}"
         for kind in type(args).__mro__
         for method in methods
     }
-    return [each.identity for each in host.plugins if names & set(each.patches)]
+    return [each for each in host.plugins if names & set(each.patches)]

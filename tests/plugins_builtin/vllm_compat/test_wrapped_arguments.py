@@ -190,12 +190,34 @@ def test_a_wrapper_must_give_back_a_configuration(
         build(wrap(**statements), tiny_llama)
 
 
-def test_what_a_wrapper_raises_is_told_under_its_plugin(
+def test_a_wrapper_that_raises_is_out_with_its_plugin_and_what_it_changed(
     wrap: Callable[..., Host], tiny_llama: Path
 ) -> None:
-    host = wrap(after_engine="config.cache_config.no_such_field")
-    with pytest.raises(PluginError, match=f"{OWNER} .*a wrapper of .* raised AttributeError"):
-        build(host, tiny_llama)
+    host = wrap(
+        before_engine="self.enforce_eager = True",
+        after_engine="config.cache_config.no_such_field",
+    )
+    config = build(host, tiny_llama)
+    assert config.enforce_eager is False
+    (problem,) = host.problems()
+    assert problem.startswith(f"{OWNER} is out, failed at stage 'run'")
+    assert "create_engine_config or create_model_config raised AttributeError" in problem
+    assert "no_such_field" in problem
+    assert EngineArgs.create_engine_config.__module__ == "hookserve.engine.engine_args"
+
+
+def test_of_several_wrappers_one_that_raises_stops_the_start(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(after_model="1 / 0")
+    other = next(each for each in host.plugins if each.is_builtin)
+    other.patches.append("hookserve.engine.engine_args:EngineArgs.create_engine_config")
+    try:
+        with pytest.raises(PluginError, match="raised ZeroDivisionError") as raised:
+            build(host, tiny_llama)
+    finally:
+        other.patches.pop()
+    assert OWNER in str(raised.value) and other.identity in str(raised.value)
 
 
 def test_arguments_that_cannot_be_are_read_and_refuse_to_be_set(

@@ -14,7 +14,7 @@ __surface__ = {
 }
 
 
-class UsageContext(str, enum.Enum):
+class UsageContext(enum.StrEnum):
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"
     API_SERVER = "API_SERVER"
