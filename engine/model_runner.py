@@ -69,6 +69,11 @@ class StepInputs:
 class ModelRunner:
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         self.vllm_config = vllm_config
+        self.model_config = vllm_config.model_config
+        self.cache_config = vllm_config.cache_config
+        self.parallel_config = vllm_config.parallel_config
+        self.scheduler_config = vllm_config.scheduler_config
+        self.compilation_config = vllm_config.compilation_config
         self.device = device
         self.block_size = vllm_config.cache_config.block_size
         self.vocab_size = vllm_config.model_config.vocab_size
@@ -146,6 +151,9 @@ class ModelRunner:
         said = self.model_parts if ops is None else describe_ops(ops, current()) + self.model_parts
         parts = f" (with {', '.join(said)})" if said else ""
         return f"model {name}{owner}{parts} {what}: {describe_error(error)}"
+
+    def get_model(self) -> Any:
+        return self.model
 
     def attention_layers(self) -> dict[str, Any]:
         return self.vllm_config.compilation_config.static_forward_context

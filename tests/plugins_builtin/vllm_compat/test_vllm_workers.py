@@ -112,6 +112,13 @@ def test_classes_that_are_named_by_their_paths_run(
         assert llm.collective_rpc(lambda worker, x: [type(worker).__name__, x], args=(7,)) == [
             ["OwnWorker", 7]
         ]
+        (is_same,) = llm.collective_rpc(
+            lambda worker: (
+                worker.model_runner.get_model() is worker.get_model()
+                and worker.model_runner.model_config is worker.model_config
+            )
+        )
+        assert is_same
         (num_layers,) = llm.apply_model(lambda model: len(model.model.layers))
         assert num_layers == 2
         assert module.CALLED[:2] == ["init_device", "load_model"]
