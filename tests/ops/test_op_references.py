@@ -119,7 +119,7 @@ def compare(
 
 def own_norm(kind: type[RMSNorm]) -> Callable[..., Any]:
     def call(x: Any, residual: Any, weight: Any, eps: float) -> Any:
-        norm = kind(x.shape[-1], eps, x.dtype)
+        norm = kind(x.shape[-1], eps, dtype=x.dtype)
         norm.weight.data = weight
         answer = norm.forward_native(x, residual)
         return (answer, None) if residual is None else answer
