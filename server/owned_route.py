@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from hookserve.engine.errors import EngineDeadError, RequestError
 from hookserve.hookspecs import Claim
@@ -104,6 +105,8 @@ class OwnedRoute(BaseRoute):
             with enter(self.claim.plugin):
                 await self.route.handle(scope, exchange.receive, exchange.send)
                 exchange.check_end()
+        except WebSocketDisconnect:
+            return  # as a client ends one, if its route goes on reading
         except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
             raise
         except caught() as error:
