@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Host, Plugin, PluginError, hookimpl
+from hookserve.hookspecs import ApiRequest, Host, Plugin, PluginError, hookimpl
 from hookserve.hookspecs import adapters as adapters_module
 from hookserve.hookspecs.adapters import Adapter
 
@@ -53,6 +53,9 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherHost]:
     yield module
 
 
+REQUEST = ApiRequest(request_id="1", route="r", model="m", body={}, headers={})
+
+
 class Asks:
     """Fails about the other host where it is asked."""
 
@@ -86,7 +89,7 @@ def test_what_it_knows_of_an_error_stands_behind_it_wherever_the_error_came_from
     (plugin,) = [each for each in host.plugins if each.name == "broken"]
     assert plugin.error == "ImportError: no otherhost.x; otherhost has no such thing"
     with pytest.raises(PluginError) as raised:
-        asyncio.run(host.calls.before_request(object(), None, accept=None))
+        asyncio.run(host.calls.before_request(REQUEST, None))
     assert raised.value.message.endswith("no otherhost.thing; otherhost has no such thing")
     (site / "named.py").write_text("raise RuntimeError('x') from ImportError('otherhost')")
     with pytest.raises(PluginError, match=r"raised RuntimeError: x; registered: "):
