@@ -39,6 +39,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Name in the registry of tool parsers, or a class path; ``None``: calls are not looked for."""
     reasoning_parser: str | None = None
     """The same for reasoning."""
+    io_processor_plugin: str | None = None
+    """The same for IO processors; ``None``: the checkpoint may name one."""
     max_logprobs: int = 20
     """Most log-probabilities a token that a request may ask for; -1: no limit."""
     quantization: str | None = None

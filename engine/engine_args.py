@@ -181,6 +181,14 @@ class EngineArgs(FixedArguments):
             "name of a registered parser of reasoning, or a class path", group="Model", unset=("",)
         ),
     ] = None
+    io_processor_plugin: Annotated[
+        str | None,
+        Setting(
+            "name of a registered IO processor, or a class path; no route asks one yet",
+            group="Model",
+            unset=("",),
+        ),
+    ] = None
     max_logprobs: Annotated[
         int,
         Setting(
@@ -389,6 +397,7 @@ class EngineArgs(FixedArguments):
             chat_template=read_chat_template(self),
             tool_call_parser=self.tool_call_parser,
             reasoning_parser=self.reasoning_parser,
+            io_processor_plugin=self.io_processor_plugin,
             max_logprobs=self.max_logprobs,
             quantization=quantization,
             logits_processors=processor_paths(self.logits_processors),

@@ -32,6 +32,7 @@ from .errors import (
 from .grammar_checks import GrammarChecks
 from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
+from .io_processor import open_io_processor
 from .messages import AddRequest, StepOutputs
 from .offline_host import check_no_objects, open_host
 from .output_assembler import OutputAssembler
@@ -72,6 +73,7 @@ class LLMEngine:
 
     Attributes:
         vllm_config, tokenizer, input_processor, reply_parsers: for whoever wants to look.
+        io_processor: the chosen one, for a caller of its own.
         plugins: the plugin manager of this process; ``describe(all_processes=True)`` asks worker
             processes too.
     """
@@ -112,6 +114,7 @@ class LLMEngine:
             self.reply_parsers = ReplyParsers.build(
                 host, self.tokenizer, model.tool_call_parser, model.reasoning_parser
             )
+            self.io_processor = open_io_processor(host, self.vllm_config, self.tokenizer)
             self.input_processor = self._start()
         except BaseException:
             self._stop()

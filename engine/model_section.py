@@ -86,6 +86,7 @@ class ModelConfig:
     max_logprobs: int
     quantization: str | None = None
     logits_processors: list[str] = field(default_factory=list)
+    io_processor_plugin: str | None = None
     runner_type: str = "generate"
     convert_type: str = "none"
     revision: str | None = None
@@ -125,6 +126,7 @@ class ModelConfig:
             max_logprobs=model.max_logprobs,
             quantization=model.quantization,
             logits_processors=list(model.logits_processors),
+            io_processor_plugin=model.io_processor_plugin,
             _made_from=model,
         )
 

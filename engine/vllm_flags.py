@@ -197,7 +197,6 @@ _MODEL = (
         "logprobs-mode",
         neutral=("raw_logprobs",),
     ),
-    *_refused("io processors do not come through a hook yet", "io-processor-plugin"),
     *_refused("only text generation is served", "pooler-config"),
     *_refused("prompts are text or token ids", "enable-prompt-embeds", arity="none"),
     *_refused(
@@ -321,6 +320,7 @@ _ENGINE = (
     Flag("enable-chunked-prefill", "no effect", "prompts are always computed in chunks", "none"),
     *_refused("every token is streamed as it comes", "stream-interval", neutral=("1",)),
     *_works("compilation-config", "ir-op-priority", "attention-backend", "logits-processors"),
+    *_works("io-processor-plugin"),
     Flag(
         "attention-config",
         "refused",

@@ -24,6 +24,7 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "platform": (str,),
     "stat_logger": (type, str),
     "endpoint": (Endpoint,),
+    "io_processor": (Named,),
     "model_source": (Named,),
     "model_loader": (Named,),
     "executor": (Named,),
@@ -36,6 +37,8 @@ EXPECTED: Mapping[str, tuple[type, ...]] = {
     "tool_parser": (Named,),
     "reasoning_parser": (Named,),
     "grammar_backend": (Named,),
+    "lora_resolver": (Named,),
+    "kv_connector": (Named,),
     "authenticator": (Named,),
     "middleware": (type, str, Callable),  # type: ignore[dict-item]
     "cli_command": (Command,),

@@ -28,7 +28,7 @@ class Registrar:
         platform: the platform of the process; before bootstrap ends, the one that it would be.
 
     Attributes:
-        has_taken: whether there was a registration, also of a kind that this process has no use for.
+        has_taken: whether there was a registration, also of a kind that is of no use here.
         yielded: the owner of each kind and name that the plugin asked for, found taken by another
             third party, and did not register.
     """

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def create_app(runtime: ServerRuntime) -> Starlette:
     """The application of a runtime that its caller starts and stops.
 
-    ``app.state`` has ``serving``, ``health``, ``engine_client``, ``vllm_config``, ``credentials``
-    and ``plugins`` (the plugin manager).
+    ``app.state`` has ``serving``, ``health``, ``engine_client``, ``vllm_config``, ``credentials``,
+    ``plugins`` (the plugin manager) and ``io_processor`` (the chosen one, or ``None``).
     """
     layers = [
         Middleware(RequestGuard, health=runtime.health),
@@ -69,6 +69,7 @@ def create_app(runtime: ServerRuntime) -> Starlette:
     app.state.engine_client = runtime.serving.prompt_client
     app.state.vllm_config = runtime.vllm_config
     app.state.plugins = runtime.host.pm
+    app.state.io_processor = runtime.io_processor
     app.state.credentials = runtime.credentials
     return app
 

@@ -16,6 +16,7 @@ from hookserve.engine.config import EngineConfig
 from hookserve.engine.engine_child import ENGINE_COMMAND
 from hookserve.engine.engine_client import EngineClient
 from hookserve.engine.engine_thread import ThreadSupervisor
+from hookserve.engine.io_processor import open_io_processor
 from hookserve.engine.messages import Ready
 from hookserve.engine.processor_checks import ProcessorChecks
 from hookserve.engine.stat_loggers import StatLoggers
@@ -72,6 +73,7 @@ class ServerRuntime:
             ProcessorChecks.build(host, engine_config), host.settings.front_hook_timeout_s
         )
         self.parsers = ChatParsers.build(host, tokenizer, engine_config.model, settings)
+        self.io_processor = open_io_processor(host, self.vllm_config, tokenizer)
         self.serving = Serving(
             host, self.client, tokenizer, self.health, self.loggers, processors, self.parsers
         )

@@ -1,5 +1,5 @@
-"""``PlainData``: what the ecosystem's code calls of the objects of a chat, which are pydantic models
-where it comes from, for our own dataclasses and structs.
+"""``PlainData``: what the ecosystem's code calls of the objects of a chat, pydantic models where it
+comes from, for our own dataclasses and structs.
 """
 
 from __future__ import annotations
