@@ -127,7 +127,10 @@ class Snapshot:
         return [LoggerState(logger) for logger in own]
 
     def add_module(self, module: ModuleType) -> None:
-        """Take in a module of the host as it is now, with the classes that it defines."""
+        """Take in a module of the host as it is now, with the classes that it defines. What others
+        have installed into a package that is served is theirs."""
+        if not _is_where_its_package_is(module):
+            return
         self._take(Attributes(module, module.__name__))
         for value in list(vars(module).values()):
             if isinstance(value, type) and value.__module__ == module.__name__:
@@ -169,6 +172,13 @@ class Snapshot:
         is_module = isinstance(value, ModuleType)
         home = value.__name__ if is_module else getattr(value, "__module__", None)
         return self.is_host_module(str(home)) or _is_lazy(namespace.holder, name, value)
+
+
+def _is_where_its_package_is(module: ModuleType) -> bool:
+    package = module.__name__.partition(".")[0]
+    folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
+    file = getattr(module, "__file__", None)
+    return package == HOST_PACKAGE or None in (folder, file) or f"{file}".startswith(f"{folder}/")
 
 
 def _is_lazy(module: ModuleType, name: str, value: Any) -> bool:

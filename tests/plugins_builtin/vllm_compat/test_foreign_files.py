@@ -39,13 +39,19 @@ def test_files_without_a_package_of_their_own_are_served(site: Path) -> None:
         "vllm/model_security/loader.py": "from vllm import ModelRegistry\nfrom . import keys\n",
         "vllm/model_security/keys/file.py": "",
         "vllm/model_executor/models/secret.py": "name = __name__\n",
-        "vllm/whole/__init__.py": "from .inner import value\n",
-        "vllm/whole/inner.py": "value = 7\n",
+        "vllm/whole/__init__.py": "",
+        "vllm/whole/inner.py": "value = 6\n",
     }
-    body = "from vllm.model_security.loader import keys; import vllm.model_security.keys.file"
+    body = (
+        "from vllm.model_security.loader import keys; import vllm.model_security.keys.file\n"
+        "    import vllm.whole.inner; vllm.whole.inner.value = 7"
+    )
     install(site, "secure", files, body)
-    assert Host(["front", "engine", "worker"], PluginSettings()).problems() == []
-    assert importlib.import_module("vllm.whole").value == 7
+    host = Host(["front", "engine", "worker"], PluginSettings())
+    assert host.problems() == []
+    report = next(each for each in host.describe() if each.distribution == "secure")
+    assert report.patches == [], "of code that is its own"
+    assert importlib.import_module("vllm.whole.inner").value == 7
     secret: Any = importlib.import_module("vllm.model_executor.models.secret")
     assert (secret.name, secret.__file__) == (
         "vllm.model_executor.models.secret",
