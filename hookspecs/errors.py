@@ -71,7 +71,18 @@ def describe_error(error: BaseException) -> str:
         return f"{name} (its text cannot be had: {type(broken).__name__})"
     known = getattr(error, _MEANING, None)
     more = f"; {known}" if isinstance(known, str) else ""
-    return f"{name}: {text[0]}{more}" if text else f"{name}{more}"
+    return printable(f"{name}: {text[0]}{more}" if text else f"{name}{more}")
+
+
+def printable(text: str) -> str:
+    """The text with control characters, and what no encoding has, written as escapes: it goes to
+    terminals, files and other processes. Ends of lines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def explain_error(
@@ -112,7 +123,7 @@ def traceback_of(error: BaseException) -> str:
     import traceback  # only where something failed
 
     try:
-        return "".join(traceback.format_exception(error))
+        return printable("".join(traceback.format_exception(error)))
     except BaseException:  # a plugin's exception may fail at telling what it is
         return f"{describe_error(error)}\n"
 

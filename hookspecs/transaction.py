@@ -52,11 +52,15 @@ class Transactions:
                 yield
         except BaseException:
             self._undo(plugin, snapshot.changes())
+            self._tell_threads(plugin, threads)
             raise
         changes = snapshot.changes()
         self._keep(plugin, changes)
         self._note_patches(plugin, changes, snapshot.is_host_module)
-        started = [thread.name for thread in threading.enumerate() if thread not in threads]
+        self._tell_threads(plugin, threads)
+
+    def _tell_threads(self, plugin: Plugin, before: set[threading.Thread]) -> None:
+        started = [thread.name for thread in threading.enumerate() if thread not in before]
         if started:
             count = f"{len(started)} thread{'s' if len(started) > 1 else ''}"
             self.tell(plugin, f"started {count}: {_names(started)}")

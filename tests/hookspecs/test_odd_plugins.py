@@ -110,3 +110,15 @@ def test_an_interrupt_of_a_plugins_own_does_not_stop_the_end(
             raise AssertionError("the plugin's interrupt was taken for the operator's") from None
     assert told == ["good"]
     assert "plugin object:Interrupts failed in shutdown: KeyboardInterrupt" in caplog.messages
+
+
+def test_what_no_encoding_has_and_no_terminal_should_get_is_told_in_escapes(make_host: Any) -> None:
+    class Strange(Plain):
+        @hookimpl
+        def register_model(self) -> ModelEntry:
+            raise ValueError("ümläut \udc80 \x1b[31m red\tof\u202e two\nlines")
+
+    (report,) = [each for each in make_host(Strange()).report().plugins if each.state == "out"]
+    told = "ValueError: ümläut \\udc80 \\x1b[31m red\tof\\u202e two"
+    assert report.error is not None and report.error.endswith(told)
+    assert report.traceback is not None and report.traceback.endswith(f"{told}\nlines\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import logging
 import os
@@ -296,18 +297,19 @@ def test_two_plugins_that_change_one_attribute_are_told(
     assert report_of(host, "first").uncalled_patches == []
 
 
-def test_threads_stay_and_are_told(make_host: MakeHost, site: Path) -> None:
+@pytest.mark.parametrize("end", ["pass", "raise OSError('no')"])
+def test_threads_stay_and_are_told(make_host: MakeHost, site: Path, end: str) -> None:
     start = (
-        "import threading\n"
-        "stop = threading.Event()\n"
+        "import builtins, threading\n"
+        "builtins.stop = threading.Event()\n"
         "for name in ('a', 'b'):\n"
         "    threading.Thread(target=stop.wait, name=name, daemon=True).start()"
     )
-    host = make_host(files=(write(site, start),))
+    host = make_host(files=(write(site, start, end),))
     try:
         assert report_of(host).warnings == ["started 2 threads: a, b"]
     finally:
-        sys.modules["changer"].stop.set()
+        vars(builtins).pop("stop").set()
         for thread in threading.enumerate():
             if thread.name in ("a", "b"):
                 thread.join(5)
