@@ -160,10 +160,11 @@ class ModelRunner:
 
     def get_kv_cache_spec(self) -> dict[str, FullAttentionSpec]:
         """What each attention layer, by its prefix, wants to keep of each token."""
-        return {
+        specs = {
             name: layer.get_kv_cache_spec(self.vllm_config)
             for name, layer in self.attention_layers().items()
         }
+        return {name: spec for name, spec in specs.items() if spec is not None}
 
     def initialize_kv_cache(self, num_blocks: int) -> None:
         """Allocate the cache and give each attention layer its tensor.

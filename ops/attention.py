@@ -6,7 +6,6 @@ How it is computed is a backend's (``attention_backend``), by default the built-
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,26 +159,6 @@ class Attention(PluggableLayer, AttentionLayerBase):
             head_size=self.head_size,
             dtype=self.dtype,
         )
-
-    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
-        """Shape of the tensor to give to ``bind_kv_cache``."""
-        shape = self.attn_backend.get_kv_cache_shape(
-            num_blocks, block_size, self.num_kv_heads, self.head_size
-        )
-        expected = num_blocks * 2 * self.num_kv_heads * block_size * self.head_size
-        if math.prod(shape) != expected:
-            raise ValueError(
-                f"attention layer {self.layer_name!r}: the attention backend "
-                f"{self.attn_backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
-                f"expected {expected} numbers, keys and values of {num_blocks} blocks"
-            )
-        if shape[0] != num_blocks:
-            raise ValueError(
-                f"attention layer {self.layer_name!r}: the attention backend "
-                f"{self.attn_backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
-                f"expected its {num_blocks} blocks in the first dimension"
-            )
-        return shape
 
     def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
         """Use ``kv_cache`` from now on. It must start out finite (zeros): positions that are

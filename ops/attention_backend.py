@@ -6,6 +6,7 @@ engine's choice; the built-in one is ``paged_attention``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -102,15 +103,50 @@ class AttentionImpl:
 
 
 class AttentionLayerBase:
-    """Base of the layers that keep something of each token in the KV cache."""
+    """Base of the layers that keep something of each token in the KV cache, and stand for that in
+    ``static_forward_context`` under their name.
+
+    Attributes:
+        kv_cache: the layer's, once there is one; zeros at first.
+    """
+
+    layer_name: str
+    num_kv_heads: int
+    head_size: int
+    kv_cache: torch.Tensor
 
     def get_attn_backend(self) -> type[AttentionBackend]:
         """What computes the layer."""
         raise TypeError(f"{type(self).__qualname__} must define get_attn_backend")
 
     def get_kv_cache_spec(self, vllm_config: Any) -> KVCacheSpec | None:
-        """What the layer keeps of each token."""
+        """What the layer keeps of each token; ``None``: nothing."""
         raise TypeError(f"{type(self).__qualname__} must define get_kv_cache_spec")
+
+    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
+        """Shape of the tensor to give to ``bind_kv_cache``."""
+        backend = self.get_attn_backend()
+        shape = backend.get_kv_cache_shape(
+            num_blocks, block_size, self.num_kv_heads, self.head_size
+        )
+        expected = num_blocks * 2 * self.num_kv_heads * block_size * self.head_size
+        if math.prod(shape) != expected:
+            raise ValueError(
+                f"attention layer {self.layer_name!r}: the attention backend "
+                f"{backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
+                f"expected {expected} numbers, keys and values of {num_blocks} blocks"
+            )
+        if shape[0] != num_blocks:
+            raise ValueError(
+                f"attention layer {self.layer_name!r}: the attention backend "
+                f"{backend.get_name()!r} wants a KV cache of shape {tuple(shape)}; "
+                f"expected its {num_blocks} blocks in the first dimension"
+            )
+        return shape
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        """Use ``kv_cache`` from now on."""
+        self.kv_cache = kv_cache
 
 
 class AttentionBackend:

@@ -145,8 +145,8 @@ def add_backend_steps(layers: dict[str, Any], vllm_config: Any, device: torch.de
     it computes."""
     by_backend: dict[type[AttentionBackend], list[str]] = {}
     for name, layer in layers.items():
-        # A model's own layer that computes attention itself has no backend.
-        if hasattr(layer, "get_attn_backend"):
+        # A model's own layer computes attention as it likes.
+        if hasattr(layer, "use_steps"):
             by_backend.setdefault(layer.get_attn_backend(), []).append(name)
     for backend, names in by_backend.items():
         builder_class = backend.get_builder_cls()

@@ -13,10 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from hookserve.engine.llm import LLM
 from hookserve.engine.model_interfaces import supports_lora, supports_pp
 from hookserve.engine.model_registry import contract_fault
+from hookserve.engine.sampling_params import SamplingParams
+from hookserve.hookspecs import ModelEntry, hookimpl
 from hookserve.ops.context import TensorParallelGroup
+from hookserve.ops.paged_attention import PagedAttentionBackend
 from step_runner import StepRunner, load_model, make_vllm_config
 from thread_ranks import run_ranks
 from tiny_llama import write_tiny_llama
@@ -109,3 +114,47 @@ def test_logits_that_a_subclass_computes_are_those_that_count(
             return logits
 
     assert logits_of(folder, Mine).argmax(-1).unique().tolist() == [0]
+
+
+def test_a_layer_of_a_plugins_own_has_a_cache_where_it_asks_for_one(
+    vllm_facade: None, tmp_path: Path
+) -> None:
+    layers = importlib.import_module("vllm.model_executor.layers.attention_layer_base")
+    attention = importlib.import_module("vllm.model_executor.layers.attention")
+    llama = importlib.import_module("vllm.model_executor.models.llama")
+    specs = importlib.import_module("vllm.v1.kv_cache_interface")
+
+    class Own(nn.Module, layers.AttentionLayerBase):  # type: ignore[name-defined,misc]
+        def __init__(self, vllm_config: Any, prefix: str, keeps: bool) -> None:
+            super().__init__()
+            self.layer_name, self.num_kv_heads, self.head_size = prefix, 1, 4
+            self.keeps = keeps
+            vllm_config.compilation_config.static_forward_context[prefix] = self
+
+        def get_attn_backend(self) -> Any:
+            return PagedAttentionBackend
+
+        def get_kv_cache_spec(self, vllm_config: Any) -> Any:
+            size = vllm_config.cache_config.block_size
+            return specs.FullAttentionSpec(size, 1, 4, torch.float32) if self.keeps else None
+
+    class Mine(llama.LlamaForCausalLM):  # type: ignore[name-defined,misc]
+        def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+            super().__init__(vllm_config=vllm_config, prefix=prefix)
+            self.kept = Own(vllm_config, "kept", True)
+            self.bare = Own(vllm_config, "bare", False)
+
+    class Registers:
+        @hookimpl
+        def register_model(self) -> ModelEntry:
+            return ModelEntry("LlamaForCausalLM", Mine)
+
+    folder = write_tiny_llama(tmp_path / "model")
+    with LLM(str(folder), plugins=[Registers()], kv_cache_memory_bytes=1 << 20) as llm:
+        (model,) = llm.apply_model(lambda model: model)
+        llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2))
+    blocks = model.kept.kv_cache.shape[0]
+    assert model.kept.kv_cache.shape == (blocks, 2, 1, 16, 4)
+    assert blocks == model.model.layers[0].self_attn.attn.kv_cache.shape[0]
+    assert not hasattr(model.bare, "kv_cache")
+    assert isinstance(model.model.layers[0].self_attn.attn, attention.Attention)

@@ -8,6 +8,7 @@ __all__ = ["AttentionLayerBase"]
 
 __surface__ = {
     "AttentionLayerBase": (
-        "live: base of Attention; a layer of another kind keeps nothing in the cache"
+        "live: base of Attention; a layer of a plugin's own that derives from it and enters "
+        "static_forward_context has a cache of keys and values too"
     ),
 }
