@@ -12,7 +12,7 @@ import torch
 
 from .context import get_model_context, step_cache
 from .custom_op import CustomOp
-from .rotary_frequencies import rotary_frequencies
+from .rotary_frequencies import base_of, kind_of, rotary_frequencies
 
 
 @CustomOp.register("rotary_embedding")
@@ -24,16 +24,47 @@ class RotaryEmbedding(CustomOp):
     the sign of each half.
 
     Args:
-        inv_freq: ``[head_size / 2]`` float32.
+        head_size: elements of a head.
+        rotary_dim: of which so many turn: here all of them.
+        max_position_embeddings: positions that the model was trained for; more can be asked for.
+        base: ``inv_freq[i]`` is ``base^(-2i / rotary_dim)``.
+        is_neox_style: pairs are halves of a head; interleaved pairs are not supported.
+        dtype: of the model; what is rotated keeps its own.
+        inv_freq: ``[rotary_dim / 2]`` float32, in place of those of the base.
         attention_factor: cosines and sines are multiplied by it, and with them queries and keys.
+
+    Raises:
+        ValueError: for a rotation of another kind.
     """
 
     def __init__(
-        self, head_size: int, inv_freq: torch.Tensor, attention_factor: float = 1.0
+        self,
+        head_size: int,
+        rotary_dim: int,
+        max_position_embeddings: int,
+        base: float,
+        is_neox_style: bool,
+        dtype: torch.dtype,
+        *,
+        inv_freq: torch.Tensor | None = None,
+        attention_factor: float = 1.0,
     ) -> None:
         super().__init__()
+        _check(head_size, rotary_dim, is_neox_style)
+        if rotary_dim != head_size and not isinstance(self, PartialRotaryEmbedding):
+            raise ValueError(
+                f"{type(self).__name__} turns whole heads; a rotation of {rotary_dim} of "
+                f"{head_size} elements is PartialRotaryEmbedding, which get_rope builds"
+            )
         self.head_size = head_size
+        self.rotary_dim = rotary_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.base = base
+        self.is_neox_style = is_neox_style
+        self.dtype = dtype
         self.attention_factor = attention_factor
+        if inv_freq is None:
+            inv_freq, _ = _frequencies(rotary_dim, max_position_embeddings, {"rope_theta": base})
         self.inv_freq: torch.Tensor
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
@@ -148,29 +179,44 @@ def get_rope(
             are.
     """
     parameters = dict(rope_parameters or {})
-    if not is_neox_style:
-        raise ValueError("rotary embeddings over interleaved pairs are not supported")
     rotary_dim = int(head_size * float(parameters.get("partial_rotary_factor") or 1.0))
-    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
-        raise ValueError(
-            f"rotary embeddings turn pairs: {rotary_dim} of a head's {head_size} elements cannot "
-            "be rotated"
-        )
+    _check(head_size, rotary_dim, is_neox_style)
     context = get_model_context()
-    max_length = context.max_model_len if context else None
     scaling = tuple(sorted((name, repr(value)) for name, value in parameters.items()))
     key = ("rope", head_size, max_position, scaling)
     if context is not None and key in context.shared:
         shared: RotaryEmbedding = context.shared[key]
         return shared
-    # Computed where models are checked: on a GPU a power ends in other digits, which far positions
-    # multiply.
-    device = torch.get_default_device()
-    with torch.device("cpu"):
-        inv_freq, factor = rotary_frequencies(rotary_dim, max_position, parameters, max_length)
-    inv_freq = inv_freq.to(device)
     kind = RotaryEmbedding if rotary_dim == head_size else PartialRotaryEmbedding
-    rope = kind(head_size, inv_freq, factor)
+    own: dict[str, Any] = {}
+    if kind_of(parameters) != "default":
+        max_length = context.max_model_len if context else None
+        inv_freq, factor = _frequencies(rotary_dim, max_position, parameters, max_length)
+        own = {"inv_freq": inv_freq, "attention_factor": factor}
+    dtype = torch.get_default_dtype()
+    base = base_of(parameters)
+    rope = kind(head_size, rotary_dim, max_position, base, is_neox_style, dtype, **own)
     if context is not None:
         context.shared[key] = rope
     return rope
+
+
+def _check(head_size: int, rotary_dim: int, is_neox_style: bool) -> None:
+    if not is_neox_style:
+        raise ValueError("rotary embeddings over interleaved pairs are not supported")
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
+        raise ValueError(
+            f"rotary embeddings turn pairs: {rotary_dim} of a head's {head_size} elements cannot "
+            "be rotated"
+        )
+
+
+def _frequencies(
+    dim: int, max_position: int, parameters: Mapping[str, Any], max_length: int | None = None
+) -> tuple[torch.Tensor, float]:
+    """``rotary_frequencies``, computed where models are checked: on a GPU a power ends in other
+    digits, which far positions multiply."""
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        inv_freq, factor = rotary_frequencies(dim, max_position, parameters, max_length)
+    return inv_freq.to(device), factor

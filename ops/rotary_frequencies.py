@@ -31,7 +31,7 @@ def rotary_frequencies(
     Raises:
         ValueError: for an unknown type, or one whose parameters are missing or make no sense.
     """
-    rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
+    rope_type = kind_of(parameters)
     if rope_type not in _FREQUENCIES:
         raise ValueError(
             f"rope type {rope_type!r} is not supported; supported are {', '.join(ROPE_TYPES)}"
@@ -39,18 +39,22 @@ def rotary_frequencies(
     return _FREQUENCIES[rope_type](dim, max_position, parameters, max_length)
 
 
+def kind_of(parameters: Parameters) -> str:
+    return str(parameters.get("rope_type") or parameters.get("type") or "default")
+
+
 def _default(
     dim: int, max_position: int, parameters: Parameters, max_length: int | None
 ) -> tuple[torch.Tensor, float]:
     """Su et al., "RoFormer" (arXiv 2104.09864): ``theta^(-2i / dim)``."""
-    return 1.0 / _wavelengths(dim, _base(parameters)), 1.0
+    return 1.0 / _wavelengths(dim, base_of(parameters)), 1.0
 
 
 def _linear(
     dim: int, max_position: int, parameters: Parameters, max_length: int | None
 ) -> tuple[torch.Tensor, float]:
     """Chen et al., "Position Interpolation" (arXiv 2306.15595): positions divided by the factor."""
-    plain = 1.0 / _wavelengths(dim, _base(parameters))
+    plain = 1.0 / _wavelengths(dim, base_of(parameters))
     return plain / float(_required(parameters, "factor", "linear")), 1.0
 
 
@@ -71,7 +75,7 @@ def _dynamic(
         )
     length = max(max_length or max_position * factor, max_position)
     growth = factor * length / max_position - (factor - 1)
-    base = _base(parameters) * growth ** (dim / (dim - 2))
+    base = base_of(parameters) * growth ** (dim / (dim - 2))
     return 1.0 / _wavelengths(dim, base), 1.0
 
 
@@ -80,7 +84,7 @@ def _llama3(
 ) -> tuple[torch.Tensor, float]:
     """Llama 3.1's reference code (``apply_scaling``): slow rotations are slowed further by
     ``factor``, fast ones kept, those between blended."""
-    plain = 1.0 / _wavelengths(dim, _base(parameters))
+    plain = 1.0 / _wavelengths(dim, base_of(parameters))
     factor = float(_required(parameters, "factor", "llama3"))
     low = float(_required(parameters, "low_freq_factor", "llama3"))
     high = float(_required(parameters, "high_freq_factor", "llama3"))
@@ -100,7 +104,7 @@ def _yarn(
     """Peng et al., "YaRN" (arXiv 2309.00071), section 3.2 and 3.4: pairs that turn often within
     the trained length are kept, those that turn seldom are interpolated, those between blended by
     their index; and attention is sharpened by a factor."""
-    base = _base(parameters)
+    base = base_of(parameters)
     if base <= 1:
         raise ValueError(f"rope type 'yarn' needs a rope_theta above 1, not {base}")
     trained = _trained(parameters, max_position)
@@ -157,7 +161,7 @@ def _wavelengths(dim: int, base: float) -> torch.Tensor:
     return wavelengths
 
 
-def _base(parameters: Parameters) -> float:
+def base_of(parameters: Parameters) -> float:
     return float(parameters.get("rope_theta") or 10000.0)
 
 

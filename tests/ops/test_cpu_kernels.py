@@ -46,7 +46,7 @@ def test_activations_round_as_the_layer_does(kernels: CpuKernels) -> None:
 
 @pytest.mark.parametrize("size", [32, 64, 128])
 def test_rotations_round_as_the_layer_does(kernels: CpuKernels, size: int) -> None:
-    rope = RotaryEmbedding(size, 10000.0 ** -(torch.arange(size // 2) / (size // 2)))
+    rope = RotaryEmbedding(size, size, 8192, 10000.0, True, BF16)
     positions = torch.tensor([0, 1, 77, 5000])
     merged = draw(4, 7 * size)
     part = merged[:, size : 4 * size]  # rows of one width inside rows of another

@@ -129,7 +129,8 @@ def own_norm(kind: type[RMSNorm]) -> Callable[..., Any]:
 
 def own_rotation(kind: type[RotaryEmbedding]) -> Callable[..., Any]:
     def call(x: Any, cos: Any, sin: Any, head_size: int) -> Any:
-        return kind(head_size, torch.ones(cos.shape[-1] // 2))._rotate(x, cos, sin)
+        rope = kind(head_size, cos.shape[-1], 8, 10000.0, True, x.dtype)
+        return rope._rotate(x, cos, sin)
 
     return call
 

@@ -37,7 +37,7 @@ OPS = {
     "rms_norm": (lambda: RMSNorm(32, dtype=torch.bfloat16), (torch.ones(2, 32).bfloat16(),)),
     "silu_and_mul": (SiluAndMul, (torch.ones(2, 64).bfloat16(),)),
     "rotary_embedding": (
-        lambda: RotaryEmbedding(32, torch.ones(16)),
+        lambda: RotaryEmbedding(32, 32, 8, 10000.0, True, torch.bfloat16),
         (torch.arange(2), torch.ones(2, 32).bfloat16(), torch.ones(2, 32).bfloat16()),
     ),
 }

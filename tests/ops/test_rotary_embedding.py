@@ -16,7 +16,7 @@ from hookserve.ops.context import (
     set_forward_context,
     set_model_context,
 )
-from hookserve.ops.rotary_embedding import get_rope
+from hookserve.ops.rotary_embedding import PartialRotaryEmbedding, RotaryEmbedding, get_rope
 from hookserve.ops.rotary_frequencies import rotary_frequencies
 
 HEADS, KV_HEADS, SIZE, TRAINED = 4, 2, 16, 512
@@ -173,3 +173,25 @@ def test_queries_turn_alone_where_there_are_no_keys() -> None:
     alone, nothing = rope(positions, query)
     assert nothing is None
     assert torch.equal(alone, rope(positions, query, key)[0])
+
+
+def test_one_that_is_built_by_hand_is_that_of_its_base() -> None:
+    made = RotaryEmbedding(8, 8, 64, 500.0, True, torch.float32)
+    rope = get_rope(8, 64, rope_parameters={"rope_theta": 500.0})
+    assert (type(rope), rope.base, rope.rotary_dim) == (RotaryEmbedding, 500.0, 8)
+    assert torch.equal(made.inv_freq, rope.inv_freq)
+    torch.testing.assert_close(made.inv_freq[1], torch.tensor(500.0**-0.25))
+    half = PartialRotaryEmbedding(8, 4, 64, 500.0, True, torch.float32)
+    assert torch.equal(half.inv_freq, RotaryEmbedding(4, 4, 64, 500.0, True, half.dtype).inv_freq)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((8, 4, 64, 500.0, True), "turns whole heads; a rotation of 4 of 8 elements is Partial"),
+        ((8, 8, 64, 500.0, False), "interleaved pairs are not supported"),
+    ],
+)
+def test_one_of_another_kind_cannot_be_built(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RotaryEmbedding(*arguments, torch.float32)

@@ -8,8 +8,8 @@ __all__ = ["RotaryEmbedding", "get_rope"]
 
 __surface__ = {
     "RotaryEmbedding": (
-        "live: get_rope builds it, with the frequencies of each pair in place of a base; a "
-        "subclass that hands its arguments on replaces it"
+        "live: get_rope builds it where whole heads turn; a scaled rotation is the same class with "
+        "its frequencies by keyword. There is no cos_sin_cache"
     ),
     "get_rope": (
         "live: models take their rotary embedding from it; halves of a head turn, interleaved "
