@@ -13,6 +13,8 @@ import torch
 
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.llm import LLM
+from hookserve.engine.op_choices import platform_key
+from hookserve.engine.platform_calls import import_platform
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.hookspecs import (
     Host,
@@ -322,6 +324,26 @@ def test_an_import_decides_nothing_and_the_first_question_does(
         assert made.note == "of everybody's"
         del current_platform.note
         assert not hasattr(made, "note")
+
+
+OUTSIDE = """
+from vllm.platforms.cuda import NvmlCudaPlatform
+
+class Own(NvmlCudaPlatform):
+    def is_out_of_tree(self):
+        return True
+"""
+
+
+@pytest.mark.checklist(76)
+@pytest.mark.usefixtures("vllm_facade")
+def test_one_that_keeps_the_kind_that_it_builds_on_is_asked_what_it_is(site: Path) -> None:
+    own = install_platform(site, "npu", "return 'npu.Own'", OUTSIDE)
+    host = Host(["front"], PluginSettings())
+    platform = import_platform(host.platform(), host)
+    assert host.platform().owner == own
+    assert platform.is_cuda() and platform.is_out_of_tree(), "both hold at once"
+    assert platform_key(platform) == "oot"
 
 
 HASTY = """
