@@ -70,8 +70,10 @@ def explain(error: BaseException) -> str | None:
     while True:
         symbol = missing_symbol(error)
         if symbol is not None:
-            why = _reason(symbol) or _lies_there(symbol)
-            return f"{symbol} is not served here{why}{_raised_at(error)}; see {PAGE}"
+            what = f"{symbol} is not served here{_reason(symbol) or _lies_there(symbol)}"
+            if _is_of_a_subclass(error):  # it may as well be an attribute of the plugin's own
+                what = f"if it is vLLM's, {what}"
+            return f"{what}{_raised_at(error)}; see {PAGE}"
         if error.__cause__ is None:
             return None
         error = error.__cause__
@@ -103,6 +105,14 @@ def _missing_attribute(error: AttributeError) -> str | None:
     return None if served is None else f"{served}.{name}"
 
 
+def _is_of_a_subclass(error: BaseException) -> bool:
+    holder = getattr(error, "obj", None)
+    if not isinstance(error, AttributeError) or isinstance(holder, ModuleType):
+        return False
+    cls = holder if isinstance(holder, type) else type(holder)
+    return all(served is not cls for _, served in _classes_served())
+
+
 def _served_class(cls: type) -> str | None:
     """The name under which a class, or the first of its bases, is served."""
     found = list(_classes_served())
@@ -118,7 +128,7 @@ def _classes_served() -> Iterator[tuple[str, type]]:
         if _is_served_name(module_name):
             for name in getattr(module, "__surface__", ()):
                 value = vars(module).get(name)
-                if isinstance(value, type):
+                if isinstance(value, type) and value.__module__.partition(".")[0] in _OURS:
                     yield f"{module_name}:{name}", value
 
 

@@ -47,6 +47,14 @@ MISSING = {
         "from vllm import SamplingParams; SamplingParams.no_such",
         "vllm:SamplingParams.no_such is not served here",
     ),
+    "of an object": (
+        "from vllm import SamplingParams; SamplingParams().no_such",
+        "vllm:SamplingParams.no_such is not served here",
+    ),
+    "of a class of the plugin's": (
+        "from vllm.v1.metrics.loggers import StatLoggerBase as B; type('A', (B,), {}).x",
+        "; if it is vLLM's, vllm.v1.metrics.loggers:StatLoggerBase.x is not served here",
+    ),
     "raised anew": (
         "try: import vllm.no_such\n    except ImportError as e: raise RuntimeError('x') from e",
         "RuntimeError: x; vllm.no_such is not served here",
