@@ -9,6 +9,9 @@ threads and files stay.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,10 +20,13 @@ from typing import Any
 
 from .adapters import Adapters
 from .context import enter
+from .errors import PluginError, describe_error
 from .first_call import watch_calls
 from .markers import HookInfo
 from .plugin import Plugin
 from .snapshot import Change, ModuleWatch, Snapshot, same
+
+logger = logging.getLogger(__name__)
 
 SHOWN = 8
 """So many names stand in one line of a report."""
@@ -48,7 +54,7 @@ class Transactions:
         snapshot = Snapshot(self._adapters.packages())
         threads = set(threading.enumerate())
         try:
-            with ModuleWatch(snapshot):
+            with ModuleWatch(snapshot), _ending_forks(plugin):
                 yield
         except BaseException:
             self._undo(plugin, snapshot.changes())
@@ -152,6 +158,29 @@ class Transactions:
         """Keep a line about the plugin for its report, and say it."""
         plugin.warnings.append(line)
         self._say(plugin, line)
+
+
+@contextmanager
+def _ending_forks(plugin: Plugin) -> Iterator[None]:
+    """A process that the plugin's code forks in the block ends where it would leave the block: it
+    would go on as a second one of the host, with the first one's sockets."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            error = sys.exc_info()[1]
+            if isinstance(error, PluginError):
+                error = error.__cause__  # what the plugin itself raised
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                os._exit(0)
+            how = "returned" if error is None else f"raised {describe_error(error)}"
+            logger.error(
+                "plugin %s: a process that it forked from %d %s, and was ended: it may not go on "
+                "as another one of the server; end it with os._exit, or use subprocess",
+                *(plugin.identity, process, how),
+            )
+            os._exit(os.EX_SOFTWARE)
 
 
 def _is_before(earlier: Change, change: Change) -> bool:

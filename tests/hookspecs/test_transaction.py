@@ -315,6 +315,36 @@ def test_threads_stay_and_are_told(make_host: MakeHost, site: Path, end: str) ->
                 thread.join(5)
 
 
+@pytest.mark.parametrize(
+    ("end", "told", "code"),
+    [
+        ("pass", "a process that it forked from {} returned, and was ended", os.EX_SOFTWARE),
+        ("raise OSError('no')", "raised OSError: no, and was ended", os.EX_SOFTWARE),
+        ("sys.exit()", "", 0),
+    ],
+)
+def test_a_process_that_a_plugin_forks_is_not_another_host(
+    make_host: MakeHost,
+    site: Path,
+    capfd: pytest.CaptureFixture[str],
+    end: str,
+    told: str,
+    code: int,
+) -> None:
+    fork = f"child = os.fork()\nif not child:\n    {end}"
+    wait = "left = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else None"
+    heard = logging.StreamHandler()  # as the server has one
+    logging.getLogger("hookserve").addHandler(heard)
+    try:
+        # The child ends before it comes to the hook, where the parent waits for it.
+        host = make_host(files=(write(site, fork, hook=f"global left\n{wait}\nreturn None"),))
+    finally:
+        logging.getLogger("hookserve").removeHandler(heard)
+    assert report_of(host).state == "active"
+    assert sys.modules["changer"].left == code
+    assert told.format(os.getpid()) in capfd.readouterr().err
+
+
 def test_a_signal_handler_that_the_program_sets_meanwhile_is_not_the_plugins(
     make_host: MakeHost, site: Path
 ) -> None:
