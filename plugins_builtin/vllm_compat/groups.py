@@ -59,6 +59,19 @@ class StatLoggerPlugin:
         return self._class
 
 
+class IOProcessorPlugin:
+    """A function that answers the class path of an IO processor, or ``None``: not available."""
+
+    def __init__(self, name: str, function: Callable[[], Any]) -> None:
+        self._name = name
+        self._function = function
+
+    @hookimpl
+    def io_processor(self) -> Named | None:
+        path = self._function()
+        return None if path is None else Named(self._name, path)
+
+
 class LogitsProcessorPlugin:
     """The path of a class of logits processors; who needs the class imports it."""
 
@@ -106,6 +119,10 @@ def _load_stat_logger(entry: EntryPoint) -> StatLoggerPlugin:
     return StatLoggerPlugin(stat_logger_class(entry.name, entry.load()))
 
 
+def _load_io_processor(entry: EntryPoint) -> IOProcessorPlugin:
+    return IOProcessorPlugin(entry.name, _function(entry))
+
+
 def _load_victim_selector(entry: EntryPoint) -> VictimSelectorPlugin:
     found = entry.load()
     if isinstance(found, type):
@@ -124,12 +141,9 @@ GROUPS: dict[str, Group] = {
     PLATFORM: Group("platform", ("front", "engine", "worker", "inspector"), _load_platform),
     STAT_LOGGER: Group("stat_logger", ("front",), _load_stat_logger),
     ENDPOINT: Group("endpoint", ("front",), endpoints.load),
+    IO_PROCESSOR: Group("io_processor", ("front",), _load_io_processor),
     LOGITS_PROCESSOR: Group("logits_processor", ("front", "worker"), LogitsProcessorPlugin),
     VICTIM_SELECTOR: Group("select_victim", ("engine",), _load_victim_selector),
-}
-
-_NOT_SERVED = {
-    IO_PROCESSOR: "its group, whose plugins no route of this server uses so far",
 }
 
 
@@ -154,7 +168,7 @@ def _make(entry: EntryPoint, ported: set[str]) -> Plugin:
     )
     if group is None:
         plugin.facts = Facts(hooks=())
-        plugin.block(_NOT_SERVED.get(entry.group) or _unknown(entry.group))
+        plugin.block(_unknown(entry.group))
         return plugin
     plugin.facts = Facts(roles=frozenset(group.roles), hooks=(group.hook,))
     fault_of_value = _fault_of(entry)
@@ -178,7 +192,7 @@ def _fault_of(entry: EntryPoint) -> str | None:
 
 
 def _unknown(group: str) -> str:
-    near = difflib.get_close_matches(group, [*GROUPS, *_NOT_SERVED], n=1, cutoff=_LIKENESS)
+    near = difflib.get_close_matches(group, [*GROUPS], n=1, cutoff=_LIKENESS)
     if near:
         return f"its group: there is none called {group}; did you mean {near[0]}?"
     return f"its group: only forks of vLLM read {group}, and this host does not"

@@ -23,6 +23,10 @@ class RegistryView(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return import_target(self._claims()[name].target)
 
+    def target(self, name: str) -> Any:
+        """What is registered, as it was given."""
+        return self._claims()[name].target
+
     def __setitem__(self, name: str, target: Any) -> None:
         """
         Raises:

@@ -52,6 +52,9 @@ __surface__ = {
     "tensor_model_parallel_all_gather": "live: the ranks' parts joined",
     "tensor_model_parallel_gather": "live: the ranks' parts joined, on one of them",
     "tensor_model_parallel_reduce_scatter": "live: this rank's part of the sum",
+    "ec_transfer": "refused: no model with an encoder is served, so there is no cache of one",
+    "weight_transfer": "refused: weights are not exchanged while serving; start the server again "
+    "with others",
     "broadcast_tensor_dict": "refused: every worker is told each step by the engine",
     "divide": "live: a division that must leave nothing over",
     "split_tensor_along_last_dim": "live: equal parts of a tensor",

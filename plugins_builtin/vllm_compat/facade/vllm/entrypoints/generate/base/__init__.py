@@ -1,0 +1,7 @@
+"""What chats and completions have in common."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

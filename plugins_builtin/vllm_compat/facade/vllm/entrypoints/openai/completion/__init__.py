@@ -1,0 +1,7 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

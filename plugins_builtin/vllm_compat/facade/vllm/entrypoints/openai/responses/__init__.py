@@ -1,0 +1,7 @@
+"""``/v1/responses``, which is not served."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

@@ -1,0 +1,7 @@
+"""Pooling over HTTP."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

@@ -1,0 +1,7 @@
+"""The server."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

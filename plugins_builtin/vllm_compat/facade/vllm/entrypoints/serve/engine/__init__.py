@@ -1,0 +1,7 @@
+"""What every route has in common."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}

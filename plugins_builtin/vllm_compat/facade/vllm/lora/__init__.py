@@ -1,0 +1,7 @@
+"""Adapters, of which there are none."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+__surface__: dict[str, str] = {}
