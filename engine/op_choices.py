@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from hookserve.hookspecs.op_names import FUNCTION_OPS
 from hookserve.hookspecs.report import OpReport
 
@@ -35,7 +37,7 @@ def choose_ops(vllm_config: VllmConfig, host: Host) -> OpSet:
     Raises:
         ConfigError: ``custom_ops`` or ``ir_op_priority`` cannot mean anything.
     """
-    config = vllm_config.compilation_config
+    config, model = vllm_config.compilation_config, vllm_config.model_config
     preferred = config.ir_op_priority
     try:
         check_list(config.custom_ops)
@@ -53,7 +55,7 @@ def choose_ops(vllm_config: VllmConfig, host: Host) -> OpSet:
         platform=platform_key(platform),
         preferred=preferred,
         device=vllm_config.device_config.device,
-        dtype=vllm_config.model_config.dtype,
+        dtype=torch.get_default_dtype() if model is None else model.dtype,
         config=vllm_config,
     )
 

@@ -8,8 +8,8 @@ from hookserve.engine.vllm_config import (
     get_current_vllm_config,
     get_current_vllm_config_or_none,
     get_layers_from_vllm_config,
-    set_current_vllm_config,
 )
+from hookserve.plugins_builtin.vllm_compat.current_config import set_current_vllm_config
 
 __all__ = [
     "VllmConfig",
@@ -26,5 +26,6 @@ __surface__ = {
     "get_current_vllm_config": "live: what layers ask while a model is built",
     "get_current_vllm_config_or_none": "live: the same, or None outside",
     "get_layers_from_vllm_config": "live: finds attention layers by class and prefix",
-    "set_current_vllm_config": "live: workers enter it while a model is built",
+    "set_current_vllm_config": "live: what is current within; ops and layers that are built by "
+    "hand there are a plugin's own where it replaces a class",
 }
