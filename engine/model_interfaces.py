@@ -229,6 +229,14 @@ def supports_multimodal(model: object) -> bool:
     return _says(model, "supports_multimodal")
 
 
+def supports_multimodal_raw_input_only(model: object) -> bool:
+    return _says(model, "supports_multimodal_raw_input_only")
+
+
+def requires_raw_input_tokens(model: object) -> bool:
+    return _says(model, "requires_raw_input_tokens")
+
+
 def supports_mrope(model: object) -> bool:
     return _says(model, "supports_mrope")
 

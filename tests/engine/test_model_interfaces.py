@@ -81,6 +81,20 @@ def test_a_flag_without_what_goes_with_it_is_no_answer() -> None:
         Stages().make_empty_intermediate_tensors(1, torch.float32, torch.device("cpu"))
 
 
+def test_what_a_model_wants_of_its_input_is_asked_apart() -> None:
+    class Raw(Bare, interfaces.SupportsMultiModal):
+        supports_multimodal_raw_input_only = requires_raw_input_tokens = True
+
+    class Plain(Bare, interfaces.SupportsMultiModal):
+        pass
+
+    for ask in (
+        interfaces.supports_multimodal_raw_input_only,
+        interfaces.requires_raw_input_tokens,
+    ):
+        assert ask(Raw) and not ask(Plain) and not ask(Bare)
+
+
 def test_decorators_set_what_inspection_reads() -> None:
     @interfaces.default_pooling_type(seq_pooling_type="CLS", tok_pooling_type="STEP")
     @interfaces.attn_type("encoder_only")
