@@ -1,9 +1,9 @@
 """``Snapshot``: the state of a process that a plugin's code can change for everybody, at one
 moment, and what has changed since.
 
-It reads and writes back: attributes of the host's own modules and classes, ``os.environ``, the
-root and the host's loggers, signal handlers, warning filters. Whose change it is, and whether it
-stays, is ``transaction``'s.
+It reads and writes back: attributes of the host's own modules and classes, what their public
+tables hold, ``os.environ``, the root and the host's loggers, signal handlers, warning filters.
+Whose change it is, and whether it stays, is ``transaction``'s.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Snapshot:
     def __init__(self, served: Iterable[str] = ()) -> None:
         self._packages = frozenset({HOST_PACKAGE, *served})
         self._taken: list[tuple[Namespace, dict[str, Any]]] = []
+        self._tables: set[int] = set()
         for namespace in (Environment(), WarningFilters(), *self._loggers()):
             self._take(namespace)
         if threading.current_thread() is threading.main_thread():
@@ -112,15 +113,15 @@ class Snapshot:
         return name.partition(".")[0] in self._packages
 
     def _loggers(self) -> list[LoggerState]:
-        """Of the root and of each logger of the host; those that plugins are given are theirs, and
-        so are those that they name after modules that are not there."""
+        """Of the root, of each package and of each logger of the host; those that plugins are given
+        are theirs, and so are those that they name after modules that are not there."""
         for package in self._packages:
             logging.getLogger(package)  # made here if nobody has asked for it so far
         own: list[logging.Logger] = [logging.root]
         for name, logger in list(logging.root.manager.loggerDict.items()):
             package = name.partition(".")[0]
             is_plugins = name.startswith(f"{HOST_PACKAGE}.plugin.") or (
-                package != HOST_PACKAGE and name not in sys.modules
+                name not in self._packages and package != HOST_PACKAGE and name not in sys.modules
             )
             if package in self._packages and not is_plugins and isinstance(logger, logging.Logger):
                 own.append(logger)
@@ -131,10 +132,20 @@ class Snapshot:
         have installed into a package that is served is theirs."""
         if not _is_where_its_package_is(module):
             return
-        self._take(Attributes(module, module.__name__))
+        self._take_holder(Attributes(module, module.__name__))
         for value in list(vars(module).values()):
             if isinstance(value, type) and value.__module__ == module.__name__:
-                self._take(Attributes(value, f"{module.__name__}:{value.__qualname__}"))
+                self._take_holder(Attributes(value, f"{module.__name__}:{value.__qualname__}"))
+
+    def _take_holder(self, holder: Attributes) -> None:
+        """Take a module or class, and the tables that it holds for others to read; one that stands
+        in several is taken once."""
+        self._take(holder)
+        for name, value in list(holder.read().items()):
+            is_table = type(value) in (dict, list, set) and not name.startswith("_")
+            if is_table and id(value) not in self._tables:
+                self._tables.add(id(value))  # it stays alive in what is taken
+                self._take(Table(value, holder.label(name)))
 
     def _take(self, namespace: Namespace) -> None:
         self._taken.append((namespace, dict(namespace.read())))
@@ -163,6 +174,8 @@ class Snapshot:
 
     def _comes_by_itself(self, namespace: Namespace, name: str, value: Any) -> bool:
         """Whether a new attribute is Python's or the host's own: a submodule, a lazy import."""
+        if isinstance(namespace, Table):
+            return self.is_host_module(str(getattr(value, "__module__", None)))
         if not isinstance(namespace, Attributes):
             return False
         if name in _CACHES:
@@ -224,6 +237,41 @@ class Attributes(Namespace):
 
     def label(self, name: str) -> str:
         return f"{self._name}{':' if isinstance(self.holder, ModuleType) else '.'}{name}"
+
+
+class Table(Namespace):
+    """What a dict, list or set holds that is a public attribute of a module or class of the host.
+    What plugins add is what it is there for; what they take out or replace is told."""
+
+    title = "host data"
+
+    def __init__(self, table: dict[Any, Any] | list[Any] | set[Any], name: str) -> None:
+        self._table = table
+        self._name = name
+
+    def read(self) -> Mapping[Any, Any]:
+        return self._table if isinstance(self._table, dict) else {"": tuple(self._table)}
+
+    def write(self, name: Any, value: Any) -> None:
+        if isinstance(self._table, list):
+            self._table[:] = value
+        elif isinstance(self._table, set):
+            self._table.clear()
+            self._table.update(value)
+        elif value is MISSING:
+            del self._table[name]
+        else:
+            self._table[name] = value
+
+    def label(self, name: Any) -> str:
+        if not isinstance(self._table, dict):
+            return self._name
+        return f"{self._name}[{name!r}]" if type(name) in (str, int) else f"{self._name}[...]"
+
+    def is_news(self, name: Any, before: Any, after: Any) -> bool:
+        if isinstance(self._table, dict):
+            return before is not MISSING
+        return any(not _has(after, item) for item in before)
 
 
 class Environment(Namespace):

@@ -34,8 +34,20 @@ CHANGES = {
     "host code: served.code:Server.more": "code.Server.more = 1",
     "host code: served.code:Server.name": "del code.Server.name",
     "host code: served.code:limit": "code.limit = 2",
+    "host data: served.code:table['a']": "code.table['a'] = 2",
+    "host data: served.code:words": "code.words.clear()",
+    "host data: served.code:kinds": "code.kinds.discard('y')",
+    "host data: served.code:Server.names['a']": "code.Server.names.pop('a')",
 }
 """What the report calls a change, and the statement that makes it."""
+
+ADDED = {
+    "host data: served.code:table['b']": "code.table['b'] = 3",
+    "host data: served.code:words": "code.words.append('z')",
+    "host data: served.code:kinds": "code.kinds.add('z')",
+    "host data: served.code:Server.names['b']": "code.Server.names['b'] = 'c'",
+}
+"""Changes to what is there to be added to: they stay, and nobody is told."""
 
 PUT_BACK = {
     "signal handlers: SIGTERM": "signal.signal(signal.SIGTERM, lambda *_: None)",
@@ -56,9 +68,12 @@ code = sys.modules["hookserve.served.code"]
 
 HOST_CODE = """
 limit = 1
+table, words, kinds = {"a": 1}, ["x"], {"y"}
+other_name = table
 
 class Server:
     name = "host"
+    names = {"a": "b"}
 
     def serve(self):
         return "host"
@@ -125,6 +140,18 @@ def test_a_change_of_a_plugin_that_works_stays_and_is_told(
     assert host.warnings == [f"plugin file:changer: changed {shown(label)}"]
     is_patch = label.startswith("host code")
     assert report.patches == ([shown(label).removeprefix("host code: ")] if is_patch else [])
+
+
+@pytest.mark.parametrize("label", ADDED)
+def test_what_is_added_to_a_table_stays_with_the_plugin(
+    label: str, make_host: MakeHost, site: Path
+) -> None:
+    before = Snapshot()
+    host = make_host(files=(write(site, ADDED[label]),))
+    assert labels(before) == [shown(label)]
+    assert (report_of(host).state, report_of(host).warnings, host.warnings) == ("active", [], [])
+    host.deny(Denied("file:changer", "engine", "run", "OSError: no"))
+    assert labels(before) == []
 
 
 @pytest.mark.parametrize("label", PUT_BACK)

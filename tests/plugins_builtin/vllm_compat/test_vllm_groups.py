@@ -152,6 +152,37 @@ def test_one_that_fails_is_told_and_its_siblings_go_on(site: Path, body: str, to
     assert host.registry("model").get("Beta") is not None
 
 
+CHANGES_MUCH = """
+import logging
+
+def register():
+    from vllm import envs
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+    envs.environment_variables["VLLM_MINE"] = lambda: 1
+    LlamaForCausalLM.packed_modules_mapping["mine"] = ["a", "b"]
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(("end", "stays"), [("pass", True), ("raise OSError('no')", False)])
+def test_what_one_adds_to_tables_goes_with_it_and_none_silences_the_loggers(
+    site: Path, end: str, stays: bool
+) -> None:
+    install_general(site, "changer", CHANGES_MUCH.format(end=end))
+
+    host_of("worker")
+
+    envs = importlib.import_module("vllm.envs")
+    llama = importlib.import_module("vllm.model_executor.models.llama").LlamaForCausalLM
+    try:
+        assert hasattr(envs, "VLLM_MINE") is stays
+        assert ("mine" in llama.packed_modules_mapping) is stays
+        assert logging.getLogger("vllm").getEffectiveLevel() < logging.CRITICAL
+    finally:
+        llama.packed_modules_mapping.pop("mine", None)
+
+
 def test_what_a_function_returns_is_told_to_be_read_by_nobody(site: Path) -> None:
     install_general(site, "answers", "def register(): return 'pkg.mod.Class'")
 
