@@ -11,7 +11,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from hookserve.hookspecs import Claim, Denied, Host, PluginError, RequestRecord
 from hookserve.hookspecs.context import enter
@@ -95,11 +96,21 @@ class GuardedLogger:
             )
 
 
+class Replaced(NamedTuple):
+    """A logger that gave way to one that derives from it."""
+
+    target: Any
+    build: Callable[[], GuardedLogger]
+
+
 class StatLoggers:
     """All loggers of one engine; every call comes from the thread that reads what it sends."""
 
-    def __init__(self, loggers: Iterable[GuardedLogger] = ()) -> None:
+    def __init__(
+        self, loggers: Iterable[GuardedLogger] = (), replaced: Iterable[Replaced] = ()
+    ) -> None:
         self._loggers = tuple(loggers)
+        self._replaced = tuple(replaced)
 
     @classmethod
     def build(cls, host: Host, vllm_config: VllmConfig) -> StatLoggers:
@@ -114,28 +125,33 @@ class StatLoggers:
             RequiredPluginError: that plugin is required.
         """
         built: list[GuardedLogger] = []
+        replaced: list[Replaced] = []
         claims = host.registry("stat_logger").claims()
         for claim in sorted(claims, key=lambda each: each.plugin.is_builtin):
             if claim.plugin.state != "active":
                 continue
             try:
                 target = host.registry("stat_logger").resolve(claim.name)
+                build = partial(_build_one, host, claim, target, vllm_config)
                 if _is_replaced(target, built):
+                    replaced.append(Replaced(target, build))
                     continue
-                instance = _build_one(host, claim, target, vllm_config)
+                built.append(build())
             except PluginError as error:
                 host.deny(Denied(claim.owner, "front", error.stage, error.message))
             except caught() as error:
                 failure = f"stat logger {claim.name}: {describe_error(error)}"
                 host.deny(Denied(claim.owner, "front", "run", failure))
-            else:
-                built.append(GuardedLogger(claim.plugin, claim.name, instance))
         # A plugin that failed in one logger is out with all of them.
-        return cls(each for each in built if each.plugin.state == "active")
+        return cls((each for each in built if each.plugin.state == "active"), replaced)
 
     def drop_inactive(self) -> None:
-        """Forget the loggers of plugins that are out by now: they may fail in another process."""
-        self._loggers = tuple(each for each in self._loggers if each.plugin.state == "active")
+        """Forget the loggers of plugins that are out by now: they may fail in another process. What
+        had given way to them alone is built in their place."""
+        active = [each for each in self._loggers if each.plugin.state == "active"]
+        back = [each for each in self._replaced if not _is_replaced(each.target, active)]
+        self._replaced = tuple(each for each in self._replaced if each not in back)
+        self._loggers = (*active, *(each.build() for each in back))
 
     def __iter__(self) -> Iterator[GuardedLogger]:
         return iter(self._loggers)
@@ -155,7 +171,7 @@ class StatLoggers:
 
     def shutdown(self) -> None:
         """Let all of them end; none is called afterwards."""
-        loggers, self._loggers = self._loggers, ()
+        loggers, self._loggers, self._replaced = self._loggers, (), ()
         for each in loggers:
             each.call("shutdown", optional=True)
 
@@ -180,13 +196,14 @@ def _is_replaced(target: Any, built: Iterable[GuardedLogger]) -> bool:
     )
 
 
-def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -> Any:
+def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -> GuardedLogger:
     """A plugin's constructor runs in a thread: it cannot be interrupted, but left alone."""
     of_all = isinstance(target, type) and issubclass(target, AggregateStatLoggerBase)
 
-    def build() -> Any:
+    def build() -> GuardedLogger:
         with host.enter(claim.plugin):
-            return target(vllm_config, [0] if of_all else 0)
+            instance = target(vllm_config, [0] if of_all else 0)
+        return GuardedLogger(claim.plugin, claim.name, instance)
 
     if claim.plugin.is_builtin:
         return build()

@@ -73,7 +73,7 @@ class PrometheusStatLogger(AggregateStatLoggerBase):
 
     def _record_finished(self, request: FinishedRequestStats) -> None:
         metrics = self._metrics
-        metrics.success[request.finish_reason].inc()
+        metrics.success(request.finish_reason).inc()
         metrics.request_prompt_tokens.observe(request.num_prompt_tokens)
         metrics.request_generation_tokens.observe(request.num_generation_tokens)
         if request.max_tokens_param is not None:

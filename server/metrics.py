@@ -119,10 +119,12 @@ class EngineMetrics:
             (*LABELS, "finished_reason"),
             registry=self.registry,
         )
-        self.success = {
-            reason: self._success.labels(*self._values, reason)
-            for reason in ("stop", "length", "abort", "error")
-        }
+        for reason in ("stop", "length", "abort", "error"):
+            self.success(reason)
+
+    def success(self, reason: str) -> Counter:
+        """What counts the requests that ended so; plugins may have reasons of their own."""
+        return self._success.labels(*self._values, reason)
 
     def set_cache_config(self, values: dict[str, str]) -> None:
         """The configuration of the cache as labels of a gauge that is 1."""

@@ -1,4 +1,4 @@
-"""``StatLoggers``: how long one may take to be built."""
+"""``StatLoggers``: how long one may take to be built, and which stand in for which."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hookserve.engine.stat_loggers import StatLoggers
-from hookserve.hookspecs import Host, PluginSettings, RequiredPluginError, hookimpl
+from hookserve.hookspecs import Denied, Host, PluginSettings, RequiredPluginError, hookimpl
+from hookserve.plugins_builtin.prometheus_stat_logger import PrometheusStatLogger
 
 
 class Quiet:
@@ -97,3 +98,29 @@ def test_nothing_is_logged_for_ever_once_the_loggers_are_shut_down() -> None:
         assert list(loggers) == []
 
     asyncio.run(run())
+
+
+class Labelled(PrometheusStatLogger):
+    pass
+
+
+class LabelledPlugin:
+    @hookimpl
+    def stat_logger(self) -> Any:
+        return [Labelled]
+
+
+def test_what_gave_way_to_a_plugins_logger_is_back_once_that_plugin_is_out() -> None:
+    host = Host(["front"], PluginSettings(allow=()), [LabelledPlugin()])
+    loggers = build(host)
+    kinds = [type(each.instance) for each in loggers]
+    assert Labelled in kinds and PrometheusStatLogger not in kinds
+    loggers.drop_inactive()
+    assert [type(each.instance) for each in loggers] == kinds
+
+    (owner,) = [each.owner for each in loggers if isinstance(each.instance, Labelled)]
+    host.deny(Denied(owner, "engine", "run", "broken there"))
+    for _ in range(2):
+        loggers.drop_inactive()
+        kinds = [type(each.instance) for each in loggers]
+        assert kinds.count(PrometheusStatLogger) == 1 and Labelled not in kinds

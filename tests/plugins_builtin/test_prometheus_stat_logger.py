@@ -115,3 +115,13 @@ def test_times_and_tokens_of_requests(stat_logger: PrometheusStatLogger) -> None
     assert by_reason == {"stop": 0, "length": 1, "abort": 1, "error": 0}
     # One token has no time between tokens.
     assert seen["request_time_per_output_token_seconds_count"] == 1
+
+
+def test_a_plugins_own_reason_to_end_is_counted_beside_the_others(
+    stat_logger: PrometheusStatLogger,
+) -> None:
+    ended = IterationStats(finished_requests=[FinishedRequestStats("out of time", "a")])
+    stat_logger.record(None, ended)
+    seen = samples(stat_logger)
+    assert seen["request_success_total:out of time"] == 1
+    assert seen["request_success_total:stop"] == 0
