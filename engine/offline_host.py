@@ -30,6 +30,7 @@ def open_host(
     to be told that the process has started: by its first engine.
 
     Args:
+        roles: that the host must have; one that this process has may have more.
         plugins: names of modules and paths of ``.py`` files; objects and modules as well.
         settings: what else is wanted; nothing by default.
         objects_stay: why objects cannot be plugins here, for the sentence that refuses them;
@@ -43,10 +44,21 @@ def open_host(
     objects = [each for each in plugins if not isinstance(each, str | os.PathLike)]
     if objects_stay is not None:
         check_no_objects(objects, objects_stay)
-    host = bootstrap(roles, offline_settings(settings, names), objects=objects)
+    host = bootstrap(_shared(roles), offline_settings(settings, names), objects=objects)
     if host.hold():
         log_host(host)
     return host, not host.calls.is_started
+
+
+def _shared(roles: Iterable[Role]) -> frozenset[Role]:
+    """The roles of the host that this process has, if it has those: one that could run an engine
+    itself will do for who has the engine in another process."""
+    wanted = frozenset(roles)
+    try:
+        held = current().roles
+    except HostError:
+        return wanted
+    return held if wanted <= held else wanted
 
 
 def offline_settings(

@@ -3,6 +3,7 @@ models, and what comes out of a scheduler that fails. A server with them is ``te
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from hookserve.engine.offline_host import offline_settings
 from hookserve.hookspecs import Host, PluginError, PluginSettings, bootstrap
 from plugin_folder import install_package
 from step_runner import load_model, make_vllm_config
@@ -27,6 +29,7 @@ def site(
     site = tmp_path / "site"
     install_package(site, source_root / "tests" / "toys" / "vllm_samples")
     monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
     return site
 
 
@@ -91,3 +94,46 @@ def test_the_exception_of_a_scheduler_comes_out_of_the_engine(
         engine.add_request("0", "foo", SamplingParams(max_tokens=1))
         engine.step()
     assert str(caught.value.__cause__) == "this scheduler always fails"
+
+
+@pytest.mark.checklist(81, 84, 86, 90)
+def test_a_program_that_could_run_an_engine_itself_may_have_one_elsewhere(
+    site: Path, tiny_llama: Path
+) -> None:
+    """With the stat logger, also where nobody asks for lines of statistics."""
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM  # type: ignore[import-not-found]
+    from vllm.v1.metrics.loggers import (  # type: ignore[import-not-found]
+        load_stat_logger_plugin_factories,
+    )
+
+    async def generate() -> None:
+        args = AsyncEngineArgs(model=str(tiny_llama), disable_log_stats=True, max_model_len=64)
+        engine = AsyncLLM.from_engine_args(args)
+        try:
+            params = SamplingParams(max_tokens=3, ignore_eos=True)
+            async for output in engine.generate("hi", params, request_id="1"):
+                last = output
+            assert last.finished and len(last.outputs[0].token_ids) == 3
+        finally:
+            engine.shutdown()
+
+    host = bootstrap(("front", "engine", "worker"), offline_settings())
+    host.hold()
+    try:
+        (factory,) = load_stat_logger_plugin_factories()
+        made: list[Any] = []
+        whole = factory.__init__
+
+        def note(self: Any, *args: Any) -> None:
+            whole(self, *args)
+            made.append(self)
+
+        factory.__init__ = note
+        asyncio.run(generate())
+        assert factory(made[0].vllm_config).engine_idx == 0
+    finally:
+        host.close()
+    (mine, _) = made
+    assert (mine.num_tokens, mine.vllm_config.model_config.max_model_len) == (3, 64)
+    assert mine.num_reports >= 3
