@@ -25,8 +25,12 @@ def without_effect(name: str, value: Any) -> bool:
     if flag.verdict == "no effect":
         logger.info("%s has no effect, because %s", name, flag.reason)
     elif not _is_neutral(flag, value):
-        raise _refused(name, value, flag)
+        raise ConfigError(_refusal(name, value, flag))
     return True
+
+
+class FixedArgumentError(ConfigError):
+    """Something was to be set that stands fast."""
 
 
 class FixedArgument:
@@ -45,12 +49,12 @@ class FixedArgument:
     def __set__(self, instance: Any, value: Any) -> None:
         """
         Raises:
-            ConfigError: it is another value.
+            FixedArgumentError: it is another value.
         """
         if value != self._value:
             flag = _flag_of(self._name)
             assert flag is not None, "each is a flag of the ecosystem's"
-            raise _refused(self._name, value, flag)
+            raise FixedArgumentError(_refusal(self._name, value, flag))
 
 
 class FixedArguments:
@@ -75,5 +79,5 @@ def _is_neutral(flag: Flag, value: Any) -> bool:
     return value is None or value is False or value == {} or str(value) in flag.neutral
 
 
-def _refused(name: str, value: Any, flag: Flag) -> ConfigError:
-    return ConfigError(f"{name}={value!r:.120} is refused, because {flag.reason}")
+def _refusal(name: str, value: Any, flag: Flag) -> str:
+    return f"{name}={value!r:.120} is refused, because {flag.reason}"

@@ -364,7 +364,7 @@ class EngineArgs(FixedArguments):
         from .model_section import ModelConfig as Section
         from .wrapped_config import working_with
 
-        with working_with(None) as host:
+        with working_with(None, self) as host:
             reference = resolve_reference(self, "model", self.model or DEFAULT_MODEL, host)
             files = read_model_files(reference, accepted(self, host))
             model = self._join(files, host)
@@ -429,7 +429,7 @@ class EngineArgs(FixedArguments):
         if headless:
             raise ConfigError("headless: an engine runs beside its own front only; leave it out")
         del usage_context
-        with working_with(None) as host:
+        with working_with(None, self) as host:
             return VllmConfig.from_engine_config(ask_plugins(self, host)._resolve(host))
 
     # -- what callers ask -----------------------------------------------------------------------

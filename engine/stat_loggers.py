@@ -208,4 +208,5 @@ def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -
     if claim.plugin.is_builtin:
         return build()
     budget_s = host.settings.startup_hook_timeout_s
-    return build_within(budget_s, claim.owner, f"stat logger {claim.name}", build)
+    built: GuardedLogger = build_within(budget_s, claim.owner, f"stat logger {claim.name}", build)
+    return built

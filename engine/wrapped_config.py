@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .config_changes import fold_changes
+from .ecosystem_arguments import FixedArgumentError
 from .errors import ConfigError, HookserveError
 from .plugin_arguments import tell_change
 from .vllm_config import ModelConfig, VllmConfig
@@ -28,14 +29,24 @@ _METHODS = ("create_engine_config", "create_model_config")
 _host: contextvars.ContextVar[Host | None] = contextvars.ContextVar(
     "hookserve_config_host", default=None
 )
+_changes: contextvars.ContextVar[_Changes | None] = contextvars.ContextVar(
+    "hookserve_argument_changes", default=None
+)
 
 
 @contextlib.contextmanager
-def working_with(host: Host | None) -> Iterator[Host]:
+def working_with(host: Host | None, args: EngineArgs | None = None) -> Iterator[Host]:
     """Within the block the methods work with this host; with none given, with that of a block
-    around this one, or of this process, or one for as long as it takes."""
+    around this one, or of this process, or one for as long as it takes.
+
+    Args:
+        args: what the methods read now; what wrappers have changed of them by now is noted.
+    """
     from .offline_host import any_host
 
+    changes = _changes.get()
+    if changes is not None and changes.args is args:
+        changes.note()
     given = host or _host.get()
     with any_host() if given is None else contextlib.nullcontext(given) as found:
         token = _host.set(found)
@@ -45,50 +56,96 @@ def working_with(host: Host | None) -> Iterator[Host]:
             _host.reset(token)
 
 
+class _Changes:
+    """What wrappers change of the arguments, beside what they were before."""
+
+    def __init__(self, args: EngineArgs, host: Host) -> None:
+        self.args = args
+        self._host = host
+        self._sources = args.sources
+        self._before = self._state()
+        self._known = self._state()
+
+    def _state(self) -> dict[str, Any]:
+        """Also of what is changed in its place."""
+        return {
+            each.name: _copy(getattr(self.args, each.name))
+            for each in fields(self.args)
+            if each.compare
+        }
+
+    def note(self) -> None:
+        """Log what is new, and say from now on where it came from."""
+        args, host = self.args, self._host
+        known, self._known = self._known, self._state()
+        owner = _owner(args, host, *_METHODS)
+        for name in [name for name, value in self._known.items() if value != known[name]]:
+            for plugin in _owners(args, host, *_METHODS):
+                plugin.engine_arguments.append(name)
+            tell_change(owner, name, known[name], self._known[name], args.sources.get(name))
+            args.sources = {**args.sources, name: f"plugin {owner}"}
+
+    def undo(self) -> None:
+        for plugin in _owners(self.args, self._host, *_METHODS):
+            changed = {name for name, value in self._before.items() if value != self._known[name]}
+            plugin.engine_arguments[:] = [x for x in plugin.engine_arguments if x not in changed]
+        for name, value in self._before.items():
+            setattr(self.args, name, _copy(value))
+        self.args.sources = self._sources
+        self._known = self._state()
+
+
+def _copy(value: Any) -> Any:
+    """Of what can be changed in its place a copy, as deep as that goes."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
 def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
     """Call ``create_engine_config`` through the class, and take over what wrappers changed; each
     change is logged with its owner, and the source of an argument from then on.
 
     Raises:
-        ConfigError: a wrapper gave back no configuration, or one that cannot cross to another
-            process.
+        ConfigError: a wrapper set what cannot be, or gave back no configuration, or one that cannot
+            cross to another process.
         hookserve.hookspecs.PluginError: one of several wrappers raised something else than our own
             errors. Where there is one alone, its plugin is out, and all begins again without it.
     """
-    before = {each.name: getattr(args, each.name) for each in fields(args)}
-    made = _called(args, host, before)
+    changes = _Changes(args, host)
+    token = _changes.set(changes)
+    try:
+        made = _called(args, host, changes)
+    finally:
+        _changes.reset(token)
+    changes.note()
     owner = _owner(args, host, *_METHODS)
-    changed = [name for name, value in before.items() if getattr(args, name) != value]
-    for plugin in _owners(args, host, *_METHODS):
-        plugin.engine_arguments += changed
-    for name in changed:
-        tell_change(owner, name, before[name], getattr(args, name), args.sources.get(name))
-    args.sources = {**args.sources, **dict.fromkeys(changed, f"plugin {owner}")}
     if not isinstance(made, VllmConfig) or made.engine_config is None:
         raise _gave_back(owner, "create_engine_config", made)
     return fold_changes(made.engine_config, made, owner)
 
 
-def _called(args: EngineArgs, host: Host, before: Mapping[str, Any]) -> Any:
+def _called(args: EngineArgs, host: Host, changes: _Changes) -> Any:
     from hookserve.hookspecs import Denied, HostError, PluginError
     from hookserve.hookspecs.errors import describe_error
     from hookserve.hookspecs.notify_loop import caught
 
+    owners = _owners(args, host, *_METHODS)
     try:
         return args.create_engine_config()
+    except FixedArgumentError as error:
+        raise ConfigError(f"{_owner(args, host, *_METHODS)}: {error}") from error
     except (HookserveError, HostError):
         raise
     except caught() as error:
-        owners = _owners(args, host, *_METHODS)
         said = f"a wrapper of {' or '.join(_METHODS)} raised {describe_error(error)}"
         if not owners:
             raise
         if len(owners) > 1:
             raise PluginError(_owner(args, host, *_METHODS), "run", said) from error
-    for name, value in before.items():
-        setattr(args, name, value)
+    changes.undo()
     host.deny(Denied(owners[0].identity, "front", "run", said))
-    return _called(args, host, before)
+    return _called(args, host, changes)
 
 
 def take_model(config: EngineConfig, model: Any, args: EngineArgs, host: Host) -> EngineConfig:

@@ -206,6 +206,37 @@ def test_a_wrapper_that_raises_is_out_with_its_plugin_and_what_it_changed(
     assert EngineArgs.create_engine_config.__module__ == "hookserve.engine.engine_args"
 
 
+def test_what_it_changed_in_its_place_is_undone_too(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(
+        before_engine="self.additional_config['deep']['x'] = 1; self.max_num_seqs = 3",
+        after_engine="1 / 0",
+    )
+    args = EngineArgs(model=str(tiny_llama), additional_config={"deep": {}})
+    config = args.to_engine_config(host)
+    assert (config.additional_config, config.scheduler.max_num_seqs) == ({"deep": {}}, 32)
+    assert (args.additional_config, args.sources) == ({"deep": {}}, {})
+    (plugin,) = [each for each in host.plugins if each.identity == OWNER]
+    assert plugin.engine_arguments == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("self.max_num_seqs = -4", f"--max-num-seqs -4 (from plugin {OWNER}): expected"),
+        ("self.speculative_config = {'a': 1}", f"{OWNER}: speculative_config={{'a': 1}} is ref"),
+    ],
+)
+def test_what_it_sets_and_cannot_be_is_refused_by_its_name(
+    wrap: Callable[..., Host], tiny_llama: Path, statement: str, message: str
+) -> None:
+    host = wrap(before_engine=statement)
+    with pytest.raises(ConfigError) as raised:
+        build(host, tiny_llama)
+    assert message in str(raised.value)
+
+
 def test_of_several_wrappers_one_that_raises_stops_the_start(
     wrap: Callable[..., Host], tiny_llama: Path
 ) -> None:
