@@ -293,8 +293,11 @@ class ReplyForm:
         self._begins_behind = None if marker is None else self._parsers.token_id(marker)
         return self._begins_behind is not None
 
-    def splitter(self) -> ReplySplitter:
+    def splitter(self, *, is_whole: bool = False) -> ReplySplitter:
         """For one choice.
+
+        Args:
+            is_whole: all its text will come at once.
 
         Raises:
             hookserve.hookspecs.PluginError: a parser failed.
@@ -305,7 +308,7 @@ class ReplyForm:
             assert chosen is not None
             parser = self._parsers.make_reasoning_parser(request)
             with chosen.running():
-                found = open_reasoning(parser, request)
+                found = open_reasoning(parser, request, is_whole=is_whole)
                 stream = _Guarded(chosen, found)
                 has_ended = chosen.guarded(parser.is_reasoning_end_streaming)
                 tokens = ReasoningTokens(
@@ -315,19 +318,19 @@ class ReplyForm:
                 )
         return ReplySplitter(
             stream,
-            self._calls(),
+            self._calls(is_whole),
             tokens=tokens,
             shows_reasoning=request.include_reasoning,
             max_calls=None if request.parallel_tool_calls else 1,
         )
 
-    def _calls(self) -> CallStream | None:
+    def _calls(self, is_whole: bool) -> CallStream | None:
         tool, request = self._parsers.tool, self.request
         make_id: Callable[[], str] = make_call_id
         if tool is not None and (self._is_parsed or self._is_forced):
             parser = self._parsers.make_tool_parser(request)
             if self._is_parsed:
-                return _Guarded(tool, open_calls(parser, request))
+                return _Guarded(tool, open_calls(parser, request, is_whole=is_whole))
             make_id = parser.make_id
         if not self._is_forced:
             return None
@@ -351,7 +354,7 @@ class ReplyForm:
         if self.is_plain and not self._parsers.chosen:
             return
         for each in output.outputs:
-            found = self.splitter().push(each.text, each.token_ids, is_last=True)
+            found = self.splitter(is_whole=True).push(each.text, each.token_ids, is_last=True)
             each.reasoning, each.content = found.reasoning or None, found.content or None
             each.tool_calls = fold_calls(found.tool_calls)
 

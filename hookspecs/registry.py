@@ -287,17 +287,17 @@ class Registry:
 
     def resolve(self, name: str) -> Any:
         """The object behind the name, or behind a class path ``"module:attribute"``; imported
-        inside its owner's guard, once.
+        inside its owner's guard, once. What its module registers then is not too late.
 
         Raises:
             UnknownNameError: if nobody registered the name.
             PluginError: if the target cannot be imported; the original exception is its cause.
         """
-        self._freeze()
         if name in self._resolved:
             return self._resolved[name]
         claim = self._active.get(name)
         if claim is None and not targets.is_path(name):
+            self._freeze()
             raise UnknownNameError(f"{self.kind} '{name}' is not registered{self._others(name)}")
         target: Any = name if claim is None else claim.target
         identity = name if claim is None else claim.owner
@@ -312,6 +312,8 @@ class Registry:
                 f"{self.kind} '{name}': target {targets.target_text(target)} raised "
                 f"{describe_error(error)}{hint}",
             ) from error
+        finally:
+            self._freeze()
         if claim is not None:
             claim.note_use()
         self._resolved[name] = found

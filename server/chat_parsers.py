@@ -85,10 +85,13 @@ class ChatParsers:
             is_long=bool(request.tools),  # there may be thousands of schemas in them
         )
 
-    async def splitters(self, form: ReplyForm, count: int) -> list[ReplySplitter]:
-        """One for each choice. Raises ``PluginError``."""
+    async def splitters(
+        self, form: ReplyForm, count: int, *, is_whole: bool
+    ) -> list[ReplySplitter]:
+        """One for each choice, as ``ReplyForm.splitter``. Raises ``PluginError``."""
         return await self._run(
-            lambda: [form.splitter() for _ in range(count)], is_builtin=not form.runs_plugins
+            lambda: [form.splitter(is_whole=is_whole) for _ in range(count)],
+            is_builtin=not form.runs_plugins,
         )
 
     async def push(

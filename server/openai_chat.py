@@ -148,10 +148,10 @@ class ChatReply(Reply):
         self._form = form
         self._splitters: list[ReplySplitter] = []
 
-    async def _open(self) -> None:
+    async def _open(self, *, is_whole: bool) -> None:
         generation, parsers = self.generation, self._call.serving.parsers
         try:
-            self._splitters = await parsers.splitters(self._form, generation.n)
+            self._splitters = await parsers.splitters(self._form, generation.n, is_whole=is_whole)
         except PluginError as error:
             raise self._call.failure(error, "a parser") from None
 
@@ -183,7 +183,7 @@ class ChatReply(Reply):
 
     async def events(self) -> AsyncIterator[bytes]:
         generation = self.generation
-        await self._open()
+        await self._open(is_whole=False)
         events = self.event_writer("chatcmpl", wire.CHUNK_OBJECT)
         unsent_ids = generation.prompts[0] if self.with_ids else None
         silent = set(range(generation.n))
@@ -211,7 +211,7 @@ class ChatReply(Reply):
 
     async def collect(self) -> bytes:
         generation = self.generation
-        await self._open()
+        await self._open(is_whole=True)
         choices = await fold_choices(generation)
         messages = [
             await self._split(index, choice.text, choice.token_ids, True)

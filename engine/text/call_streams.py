@@ -34,17 +34,24 @@ class CallStream(Protocol):
         """The rest."""
 
 
-def open_calls(parser: ToolParser, request: ParserRequest) -> CallStream:
+def open_calls(parser: ToolParser, request: ParserRequest, *, is_whole: bool = False) -> CallStream:
     """The parser's own streaming method where it has one, else one that follows from its whole
-    form."""
+    form.
+
+    Args:
+        is_whole: the text comes in one piece, so that its whole form is all that is wanted.
+    """
     own = type(parser).extract_tool_calls_streaming
     if own is not ToolParser.extract_tool_calls_streaming:
-        return OwnCalls(parser, request)
+        return WholeCalls(parser, request) if is_whole else OwnCalls(parser, request)
     return generic_calls(parser, request)
 
 
 def generic_calls(parser: ToolParser, request: ParserRequest) -> CallStream:
-    if isinstance(parser, MarkedToolParser):
+    if (
+        isinstance(parser, MarkedToolParser)
+        and type(parser).extract_tool_calls is MarkedToolParser.extract_tool_calls
+    ):
         return MarkedCalls(parser, request)
     return WholeCalls(parser, request)
 

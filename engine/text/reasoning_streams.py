@@ -12,17 +12,26 @@ from .reasoning_parser import MarkedReasoningParser, ReasoningParser
 from .tool_calls import DeltaMessage, ParserRequest
 
 
-def open_reasoning(parser: ReasoningParser, request: ParserRequest) -> CallStream:
+def open_reasoning(
+    parser: ReasoningParser, request: ParserRequest, *, is_whole: bool = False
+) -> CallStream:
     """The parser's own streaming method where it has one, else one that follows from its whole
-    form."""
+    form.
+
+    Args:
+        is_whole: as ``open_calls`` has it.
+    """
     own = type(parser).extract_reasoning_streaming
     if own is not ReasoningParser.extract_reasoning_streaming:
-        return OwnReasoning(parser)
+        return WholeReasoning(parser, request) if is_whole else OwnReasoning(parser)
     return generic_reasoning(parser, request)
 
 
 def generic_reasoning(parser: ReasoningParser, request: ParserRequest) -> CallStream:
-    if isinstance(parser, MarkedReasoningParser):
+    if (
+        isinstance(parser, MarkedReasoningParser)
+        and type(parser).extract_reasoning is MarkedReasoningParser.extract_reasoning
+    ):
         return MarkedReasoning(parser)
     return WholeReasoning(parser, request)
 

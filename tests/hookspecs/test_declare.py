@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Host, PluginConflictError, PluginError
+from hookserve.hookspecs import Host, Named, PluginConflictError, PluginError, hookimpl
 from hookserve.hookspecs.self_registration import declare
 
 AT_IMPORT = """
@@ -130,3 +130,30 @@ def test_a_file_that_registers_while_it_is_imported_needs_no_hook(
     finally:
         for name in ("only_calls", "no_calls"):
             sys.modules.pop(name, None)
+
+
+def test_a_module_may_register_more_while_its_target_is_looked_up(
+    make_host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lazy_target.py").write_text(
+        "from hookserve.hookspecs import declare\n\n\nclass Target:\n    pass\n\n\n"
+        "def more(name):\n    declare('tool_parser', name, Target)\n\n\nmore('beside')\n"
+    )
+
+    class Lazy:
+        @hookimpl
+        def tool_parser(self) -> Named:
+            return Named("lazy", "lazy_target:Target")
+
+    host = make_host(Lazy(), roles=["front"])
+    registry = host.registry("tool_parser")
+    try:
+        target = registry.resolve("lazy")
+        claim = registry.get("beside")
+        assert claim is not None and claim.target is target
+        with host.enter(claim.plugin), pytest.raises(PluginError, match="too late"):
+            sys.modules["lazy_target"].more("later")
+    finally:
+        sys.modules.pop("lazy_target", None)
