@@ -64,7 +64,7 @@ class FactsCache:
         """What was written, if everything that it depends on is as it was."""
         try:
             entry = msgspec.json.decode(self.path.read_bytes(), type=_Entry)
-            is_fresh = entry.digest == self._digest(entry.inspected.sources)
+            is_fresh = entry.digest == self._digest(entry.inspected.sources, _Reader())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
@@ -72,11 +72,19 @@ class FactsCache:
             return None
         return entry.inspected if is_fresh else None
 
-    def write(self, inspected: Inspected) -> None:
-        """Keep it; the file is replaced as a whole."""
+    def write(self, inspected: Inspected, since_ns: int) -> None:
+        """Keep it; the file is replaced as a whole.
+
+        Args:
+            since_ns: when the look at the class began; what has changed since may be of another
+                state, and is not kept.
+        """
         temporary = None
         try:
-            entry = _Entry(self._digest(inspected.sources), inspected)
+            reader = _Reader()
+            entry = _Entry(self._digest(inspected.sources, reader), inspected)
+            if reader.newest_ns >= since_ns:
+                raise ValueError("a file has changed meanwhile")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
                 temporary = file.name
@@ -87,7 +95,7 @@ class FactsCache:
             if temporary is not None:
                 Path(temporary).unlink(missing_ok=True)
 
-    def _digest(self, sources: Sources) -> str:
+    def _digest(self, sources: Sources, reader: _Reader) -> str:
         """
         Raises:
             OSError: a file cannot be read.
@@ -103,7 +111,6 @@ class FactsCache:
         facts = (FORMAT, sys.version, _version("hookserve"), _version("torch"), plugin.version)
         settings = self._host.settings
         found.update(repr((facts, active, settings.config, settings.files)).encode())
-        reader = _Reader()
         own = self._claim.target_text().replace(":", ".").partition(".")[0]
         for package in sources.packages:
             for root, path in _files_of(package):
@@ -116,9 +123,14 @@ class FactsCache:
 
 
 class _Reader:
-    """Tells the state of files, of as many by their content as is quick."""
+    """Tells the state of files, of as many by their content as is quick.
+
+    Attributes:
+        newest_ns: when the last of them was changed, by their own times.
+    """
 
     def __init__(self) -> None:
+        self.newest_ns = 0
         self._left = MAX_TOTAL_BYTES
 
     def state_of(self, path: Path, *, is_own: bool = False) -> bytes:
@@ -128,6 +140,7 @@ class _Reader:
                 all files at once, with their times.
         """
         status = path.stat()
+        self.newest_ns = max(self.newest_ns, status.st_mtime_ns)
         size = status.st_size
         is_installed = not set(_INSTALLED).isdisjoint(path.parts)
         if (is_installed and not is_own) or size > min(MAX_READ_BYTES, self._left):

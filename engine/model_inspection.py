@@ -103,8 +103,9 @@ def _look_at(
     cache = FactsCache(cache_dir or default_cache_dir(), claim, host)
     inspected = cache.read()
     if inspected is None:
+        since_ns = time.time_ns()
         inspected = _inspect(name, host, config)
-        cache.write(inspected)
+        cache.write(inspected, since_ns)
     else:
         logger.debug("model %r of %s: facts from %s", name, claim.owner, cache.path)
     return inspected.facts, inspected.need

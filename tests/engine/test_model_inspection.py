@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_facts_are_kept_until_a_helper_of_the_model_changes(
     assert inspect_model(["good"], host, cache_dir=cache) == first
     assert num_starts() == 1
     assert "inspected.good" not in sys.modules
-    (site / "inspected" / "flags.py").write_text("MANY = True \n")
+    (site / "inspected" / "flags.py").write_text("MANY = True\n")
     assert inspect_model(["good"], host, cache_dir=cache).supports_multimodal is True
     assert num_starts() == 2
 
@@ -323,7 +324,7 @@ def cache(front: Callable[..., Host], site: Path, tmp_path: Path) -> FactsCache:
     (tmp_path / "beside.py").write_text("A = 1\n")
     cache = FactsCache(str(tmp_path / "cache"), claim, host)
     sources = Sources(("inspected",), (str(tmp_path / "beside.py"),))
-    cache.write(Inspected(ModelFacts(architecture="good"), sources))
+    cache.write(Inspected(ModelFacts(architecture="good"), sources), time.time_ns())
     return cache
 
 
@@ -368,6 +369,19 @@ def test_a_package_that_is_gone_is_a_miss(
     assert not is_kept(cache)
 
 
+def test_what_changed_while_it_was_looked_at_is_not_kept(cache: FactsCache, site: Path) -> None:
+    inspected = cache.read()
+    assert inspected is not None
+    started_ns = time.time_ns()
+    flags = site / "inspected" / "flags.py"
+    flags.write_text("MANY = True\n")
+    os.utime(flags, ns=(started_ns, started_ns))
+    cache.write(inspected, started_ns)
+    assert not is_kept(cache)
+    cache.write(inspected, started_ns + 1)
+    assert is_kept(cache)
+
+
 @pytest.mark.parametrize("what", ["plugin", "python", "plugins"])
 def test_versions_and_the_choice_of_plugins_count(
     cache: FactsCache, what: str, monkeypatch: pytest.MonkeyPatch
@@ -394,7 +408,7 @@ def test_a_folder_in_its_place_is_a_miss_and_stays(cache: FactsCache) -> None:
     cache.path.unlink()
     cache.path.mkdir()
     (cache.path / "kept").write_text("")
-    cache.write(inspected)
+    cache.write(inspected, time.time_ns())
     assert cache.read() is None
     assert [each.name for each in cache.path.parent.iterdir()] == [cache.path.name]
 
@@ -404,5 +418,5 @@ def test_a_cache_that_cannot_be_written_is_no_fault(cache: FactsCache, tmp_path:
     assert inspected is not None
     (tmp_path / "file").write_text("")
     other = FactsCache(str(tmp_path / "file"), cache._claim, cache._host)
-    other.write(inspected)
+    other.write(inspected, time.time_ns())
     assert other.read() is None
