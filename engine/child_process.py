@@ -27,6 +27,7 @@ from hookserve.hookspecs.context import owner_of
 from hookserve.hookspecs.crash_mark import CrashMark
 from hookserve.hookspecs.errors import HostError, describe_error, traceback_of
 from hookserve.hookspecs.notify_loop import caught
+from hookserve.hookspecs.patch_owners import PATCHED, all_patches
 from hookserve.hookspecs.plugin import is_builtin
 from hookserve.hookspecs.settings import CRASH_STAGE, Denied
 
@@ -194,8 +195,12 @@ def describe_failure(error: BaseException, who: str) -> Failed:
         code, message = error.exit_code, str(error)
     else:
         owner = owner_of(error)
-        by = f" in the code of plugin {owner}" if owner is not None else ""
-        code, message = EX_SOFTWARE, f"{who} raised {describe_error(error)}{by}"
+        said = describe_error(error)
+        by = f" in the code of plugin {owner}" if owner is not None and owner not in said else ""
+        code, message = EX_SOFTWARE, f"{who} raised {said}{by}"
+    patches = all_patches() if code == EX_SOFTWARE else None
+    if patches is not None and PATCHED not in message:
+        message += f"; it may come of {patches}"
     return Failed(code, message, traceback_of(error))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import explain_error
+from .patch_owners import raised_in
 from .plugin import Plugin
 from .types import Role
 
@@ -68,7 +69,7 @@ class enter:
         if error is not None and self._plugin is not None and owner_of(error) is None:
             explain_error(error, self._plugin.explain)
             with contextlib.suppress(Exception):  # an exception may refuse attributes
-                setattr(error, _OWNER, self._plugin.identity)
+                setattr(error, _OWNER, raised_in(error) or self._plugin.identity)
 
 
 class LastHandler(logging.StreamHandler[Any]):

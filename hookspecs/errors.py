@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
+from .patch_owners import passed_patch
+
 EX_CONFIG = 78
 _MEANING = "hookserve_meaning"
 
@@ -69,8 +71,8 @@ def describe_error(error: BaseException) -> str:
         text = str(error).strip().splitlines()
     except BaseException as broken:  # a plugin's exception may fail at telling what it is
         return f"{name} (its text cannot be had: {type(broken).__name__})"
-    known = getattr(error, _MEANING, None)
-    more = f"; {known}" if isinstance(known, str) else ""
+    known = [getattr(error, _MEANING, None), passed_patch(error)]
+    more = "".join(f"; {each}" for each in known if isinstance(each, str))
     return printable(f"{name}: {text[0]}{more}" if text else f"{name}{more}")
 
 

@@ -71,7 +71,7 @@ def watch_calls(value: Any, host_packages: Callable[[str], bool]) -> FirstCall |
 
     Returns: ``None`` if it does not tell.
     """
-    function = _function_of(value)
+    function = function_of(value)
     if function is None:
         return None
     # Not its ``__module__``, which a wrapper takes over from what it wraps.
@@ -96,7 +96,8 @@ def _watcher(constant: Any) -> FirstCall | None:
     return owner if isinstance(owner, FirstCall) else None
 
 
-def _function_of(value: Any) -> FunctionType | None:
+def function_of(value: Any) -> FunctionType | None:
+    """The Python function that is called where the value stands in a class or module."""
     if isinstance(value, type):
         value = vars(value).get("__init__")
     elif isinstance(value, staticmethod | classmethod | MethodType):

@@ -23,6 +23,7 @@ from .context import enter
 from .errors import PluginError, describe_error
 from .first_call import watch_calls
 from .markers import HookInfo
+from .patch_owners import forget_patches, note_patch
 from .plugin import Plugin
 from .snapshot import Change, ModuleWatch, Snapshot, same
 
@@ -108,6 +109,7 @@ class Transactions:
     def rollback(self, plugin: Plugin) -> None:
         """Undo what the plugin changed, the last change first."""
         self._undo(plugin, self._changes.pop(plugin, []))
+        forget_patches(plugin.identity)
         plugin.patches.clear()
         plugin.patch_calls.clear()
 
@@ -147,6 +149,7 @@ class Transactions:
                 continue
             label = change.label
             plugin.patches.append(label)
+            note_patch(plugin.identity, label, change.after)
             call = watch_calls(change.after, is_host_module)
             if call is not None:
                 plugin.patch_calls[label] = call

@@ -17,11 +17,13 @@ import pytest
 
 from fake_engine import make_config
 from hookserve.engine.channel import Channel
-from hookserve.engine.child_process import module_command, spawn
+from hookserve.engine.child_process import describe_failure, module_command, spawn
+from hookserve.engine.errors import ConfigError, WorkerError
 from hookserve.engine.messages import Failed, ManifestSent, Start
 from hookserve.engine.worker_messages import StartWorker
 from hookserve.hookspecs import Host, Manifest, PluginSettings, compare_manifests
 from hookserve.hookspecs.crash_mark import CrashMark
+from hookserve.hookspecs.patch_owners import forget_patches, note_patch
 from plugin_folder import install_plugin
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -148,3 +150,23 @@ def test_a_worker_tells_what_plugins_of_workers_changed(
     assert isinstance(sent, ManifestSent), sent
     line = "WARNING .* plugin own-dist:hookserve:kept: changed os.environ: SET_BY_WORKER\n"
     assert len(re.findall(line, capfd.readouterr().err)) == 1
+
+
+def test_what_ends_a_process_tells_who_has_replaced_what_there() -> None:
+    def mine() -> None:
+        raise OSError("no")
+
+    owner, place = "some:group:one", "hookserve.engine.worker:Worker.execute_model"
+    note_patch(owner, place, mine)
+    try:
+        with pytest.raises(OSError, match="no") as caught:
+            mine()
+        raised = describe_failure(caught.value, "the engine").message
+        later = describe_failure(WorkerError("it returned None"), "the engine").message
+        settings = describe_failure(ConfigError("no such model"), "the engine").message
+    finally:
+        forget_patches(owner)
+    whose = f"what plugin {owner} has put in the place of {place}"
+    assert raised == f"the engine raised OSError: no; raised in {whose}"
+    assert later == f"it returned None; it may come of {whose}"
+    assert settings == "no such model"

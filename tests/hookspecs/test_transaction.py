@@ -18,7 +18,17 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Denied, Host, PluginError, PluginReport, RequiredPluginError
+from hookserve.hookspecs import (
+    Denied,
+    Host,
+    Plugin,
+    PluginError,
+    PluginReport,
+    RequiredPluginError,
+)
+from hookserve.hookspecs.context import enter, owner_of
+from hookserve.hookspecs.errors import describe_error
+from hookserve.hookspecs.patch_owners import all_patches, forget_patches
 from hookserve.hookspecs.snapshot import Snapshot
 
 MakeHost = Callable[..., Host]
@@ -81,12 +91,14 @@ class Server:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """A module of the host."""
     module = ModuleType("hookserve.served.code")
     exec(HOST_CODE, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
+    yield module
+    for name in ("changer", "one", "first", "second"):
+        forget_patches(f"file:{name}")
 
 
 @pytest.fixture(autouse=True)
@@ -454,3 +466,51 @@ def test_importing_it_and_an_llm_leave_the_program_its_logs_signals_and_environm
     )
     assert done.returncode == 0, done.stderr
     assert "signal handlers: SIGINT, SIGTERM; what was there before is back" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("def serve(self): return missing", "raised in what plugin file:changer has put in the"),
+        (
+            "def serve(self, f=code.Server.serve): return f()",
+            "raised below what plugin file:changer",
+        ),
+    ],
+)
+def test_an_error_out_of_a_patch_is_told_with_who_made_it(
+    make_host: MakeHost, site: Path, served: ModuleType, change: str, said: str
+) -> None:
+    exec("def fail(): raise OSError('no')", vars(served))
+    served.Server.serve = lambda: served.fail()
+    host = make_host(files=[write(site, change, "code.Server.serve = serve")])
+    plugin = Plugin("some:builtin:one", "one", "builtin", load=lambda: None)
+
+    for _ in range(2):  # the first call goes through what notes it
+        with pytest.raises((OSError, NameError)) as caught, enter(plugin):
+            served.Server().serve()
+        assert said in describe_error(caught.value)
+        is_its_own = said.startswith("raised in")
+        assert owner_of(caught.value) == ("file:changer" if is_its_own else "some:builtin:one")
+    with pytest.raises(ValueError, match="other") as other:
+        raise ValueError("other")
+    assert describe_error(other.value) == "ValueError: other"
+    assert all_patches() == (
+        "what plugin file:changer has put in the place of hookserve.served.code:Server.serve"
+    )
+    host.deny(Denied("file:changer", "engine", "run", "OSError: no"))
+    assert describe_error(caught.value).endswith(("OSError: no", "is not defined"))
+    assert all_patches() is None
+
+
+def test_a_class_in_the_place_of_another_is_its_plugins_too(
+    make_host: MakeHost, site: Path, served: ModuleType
+) -> None:
+    fails = "class Mine(code.Server):\n    def serve(self): raise OSError('no')"
+    make_host(files=[write(site, fails, "code.Server = Mine")])
+    with pytest.raises(OSError, match="no") as caught:
+        served.Server().serve()
+    assert describe_error(caught.value) == (
+        "OSError: no; raised in what plugin file:changer has put in the place of "
+        "hookserve.served.code:Server"
+    )
