@@ -54,8 +54,7 @@ def discover(
         PluginSelectionError: if a ``--plugin`` file or module does not exist.
         FactsError: if the built-ins' own ``hookserve.toml`` is broken.
     """
-    installed = [*installed_plugins(), *adapted_plugins(adapters)]
-    third = [*installed, *map(file_plugin, files), *object_plugins(objects)]
+    third = [*installed_plugins(adapters), *map(file_plugin, files), *object_plugins(objects)]
     found: dict[str, Plugin] = {}
     for plugin in third:
         other = found.setdefault(plugin.identity, plugin)
@@ -91,22 +90,15 @@ def find_plugins(
 # -- installed ------------------------------------------------------------------------------
 
 
-def installed_plugins() -> list[Plugin]:
-    """One plugin for each entry point of the group ``hookserve``."""
+def installed_plugins(adapters: Iterable[Adapter] = ()) -> list[Plugin]:
+    """One plugin for each entry point of the group ``hookserve``, and what the adapters make of
+    those of their groups."""
     from importlib import metadata  # slow to import, and `--help` needs no plugin
 
     version = _host_version()
-    entries = metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return [_installed(entry, version) for entry in entries]
-
-
-def adapted_plugins(adapters: Iterable[Adapter]) -> list[Plugin]:
-    """What the adapters make of the installed entry points of their groups."""
-    from importlib import metadata
-
-    plugins = []
+    installed = metadata.entry_points()  # it reads every distribution's: once
+    plugins = [_installed(entry, version) for entry in installed.select(group=ENTRY_POINT_GROUP)]
     for adapter in adapters:
-        installed = metadata.entry_points()
         groups = sorted(name for name in installed.groups if name.startswith(adapter.prefix))
         entries = [entry for name in groups for entry in installed.select(group=name)]
         if entries:
