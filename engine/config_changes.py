@@ -1,9 +1,9 @@
-"""What a platform changed in the tree, carried back into the frozen struct.
+"""What a plugin changed in the tree, carried back into the frozen struct.
 
-A platform's ``check_and_update_config`` receives the mutable ``VllmConfig``. Afterwards the tree
-is compared with the one that the struct alone gives; plain changes become part of the struct, each
-logged with its owner; anything else is refused by field and owner. Fields that the struct has no
-place for travel in ``EngineConfig.tree_changes``.
+A platform's ``check_and_update_config``, for one, receives the mutable ``VllmConfig``. Afterwards
+the tree is compared with the one that the struct alone gives; plain changes become part of the
+struct, each logged with its owner; anything else is refused by field and owner. Fields that the
+struct has no place for travel in ``EngineConfig.tree_changes``, for other plugins to read.
 """
 
 from __future__ import annotations
@@ -72,6 +72,12 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "observability_config.log_stats": ("", "log_stats"),
     "additional_config": ("", "additional_config"),
 }
+_READ_IN_THE_TREE = (
+    "compilation_config.custom_ops",
+    "compilation_config.ir_op_priority",
+    "model_config.io_processor_plugin",
+)
+"""What the engine takes from there, though no place in the struct belongs to it."""
 
 
 def apply_platform(
@@ -101,6 +107,7 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
     before = dict(_leaves(VllmConfig.from_engine_config(config)))
     struct: dict[str, Any] = msgspec.to_builtins(config)
     places: dict[str, tuple[str, Any]] = {}
+    unread: list[str] = []
     for path, value in _leaves(tree):
         old = before.get(path, _MISSING)
         if old is not _MISSING and type(old) is type(value) and old == value:
@@ -112,6 +119,8 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
         place = _STRUCT_FIELDS.get(path)
         if place is None:
             struct["tree_changes"][path] = new
+            if old is not _MISSING and path not in _READ_IN_THE_TREE:
+                unread.append(path)
             continue
         key = ".".join(filter(None, place))
         if key in places and places[key][1] != new:
@@ -126,6 +135,8 @@ def fold_changes(config: EngineConfig, tree: VllmConfig, owner: str) -> EngineCo
             struct["model"]["dtype_reason"] = f"set by {owner}"
         if key == "parallel.distributed_executor_backend":
             struct["parallel"]["executor_reason"] = f"set by {owner}"
+    if unread:
+        logger.info("%s: of these, the engine does not read %s", owner, ", ".join(unread))
     try:
         return msgspec.convert(struct, EngineConfig)
     except msgspec.ValidationError as error:

@@ -116,6 +116,23 @@ def test_fields_without_a_place_travel_and_arrive(config: EngineConfig) -> None:
     assert tree.quant_config == {"bits": 8}
 
 
+def test_what_the_engine_does_not_read_is_told(
+    config: EngineConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def change(tree: VllmConfig) -> None:
+        tree.cache_config.block_size = 32
+        tree.cache_config.cache_dtype = "fp8"
+        tree.scheduler_config.async_scheduling = True
+        tree.compilation_config.custom_ops = ["none"]
+        tree.model_config.brand_new = 1  # type: ignore[attr-defined]
+
+    caplog.set_level("INFO")
+    fold(config, change)
+    said = [each for each in caplog.messages if "does not read" in each]
+    unread = "cache_config.cache_dtype, scheduler_config.async_scheduling"
+    assert said == [f"{OWNER}: of these, the engine does not read {unread}"]
+
+
 def test_the_models_own_configuration_can_be_changed(config: EngineConfig) -> None:
     def change(tree: VllmConfig) -> None:
         tree.model_config.hf_config.sliding_window = 8  # type: ignore[attr-defined]
