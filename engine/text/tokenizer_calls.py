@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 
-class Encoded(dict[str, list[int]]):
-    """``input_ids`` and ``attention_mask``, by key or as attributes."""
+class Encoded(dict[str, list[Any]]):
+    """``input_ids`` and ``attention_mask``, by key or as attributes: of one text a list of numbers,
+    of several a list for each."""
 
     @property
-    def input_ids(self) -> list[int]:
+    def input_ids(self) -> list[Any]:
         return self["input_ids"]
 
     @property
-    def attention_mask(self) -> list[int]:
+    def attention_mask(self) -> list[Any]:
         return self["attention_mask"]
 
 
@@ -139,14 +140,18 @@ class TokenizerCalls:
         add_special_tokens: bool = True,
         truncation: bool = False,
         max_length: int | None = None,
-    ) -> Any:
-        """``Encoded`` of one text, or a list of them.
+    ) -> Encoded:
+        """Encode one text, or several.
 
         Args:
             truncation: leave out what is behind ``max_length`` tokens.
         """
         if not isinstance(text, str):
-            return [self(each, add_special_tokens, truncation, max_length) for each in text]
+            each = [self(one, add_special_tokens, truncation, max_length) for one in text]
+            return Encoded(
+                input_ids=[one.input_ids for one in each],
+                attention_mask=[one.attention_mask for one in each],
+            )
         ids = self.encode(text, add_special_tokens)
         if truncation and max_length is not None:
             ids = ids[:max_length]

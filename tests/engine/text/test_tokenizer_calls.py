@@ -34,13 +34,18 @@ def test_its_calls_answer_as_those_of_transformers(tiny_llama: Path) -> None:
     assert ours.decode(ids[1]) == theirs.decode(ids[1])
 
 
-def test_texts_are_encoded_one_by_one_and_cut(tiny_llama: Path) -> None:
-    ours = load_tokenizer(str(tiny_llama))
+def test_texts_are_encoded_one_by_one_or_together_and_cut(tiny_llama: Path) -> None:
+    from transformers import AutoTokenizer
+
+    theirs, ours = AutoTokenizer.from_pretrained(tiny_llama), load_tokenizer(str(tiny_llama))
     one = ours(TEXT)
     assert one.input_ids == one["input_ids"] == ours.encode(TEXT)
     assert one.attention_mask == [1] * len(one.input_ids)
     two = ours(["ab", "cde"], truncation=True, max_length=2)
-    assert [each.input_ids for each in two] == [ours.encode("ab"), ours.encode("cd")]
+    assert two.input_ids == two["input_ids"] == [ours.encode("ab"), ours.encode("cd")]
+    expected = theirs(["ab", "cde"], truncation=True, max_length=2)
+    for name in ("input_ids", "attention_mask"):
+        assert two[name] == expected[name]
 
 
 def test_a_chat_is_rendered_by_its_own_template(tiny_llama: Path) -> None:
