@@ -7,7 +7,7 @@ of settings that are not about plugins live in ``hookserve.engine.errors``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 from .patch_owners import passed_patch
@@ -96,15 +96,29 @@ def explain_error(
     Args:
         explain: ``Adapters.explain``; asked only where names may be missing.
     """
-    origin: BaseException | None = error
-    while origin is not None and not isinstance(origin, ImportError | AttributeError):
-        origin = origin.__cause__
-    if origin is None or explain is None or getattr(error, _MEANING, None) is not None:
+    if explain is None or getattr(error, _MEANING, None) is not None:
+        return
+    if not any(isinstance(each, ImportError | AttributeError) for each in causes_of(error)):
         return
     meaning = explain(error)
     if meaning is not None:
         with contextlib.suppress(Exception):  # an exception may refuse attributes
             setattr(error, _MEANING, meaning)
+
+
+def causes_of(error: BaseException, *, contexts: bool = False) -> Iterator[BaseException]:
+    """The exception, what it was raised from, and so on; each once, as one can be its own cause
+    (``raise error from error``).
+
+    Args:
+        contexts: go on, too, by what was handled when one was raised from nothing.
+    """
+    met: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in met:
+        met.add(id(at))
+        yield at
+        at = at.__context__ if contexts and at.__cause__ is None else at.__cause__
 
 
 def exc_info_of(error: BaseException | None) -> ExcInfo | None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .context import enter
+from .errors import causes_of
 from .hook import first, notify
 from .notify_loop import caught
 from .owned import Owned
@@ -156,10 +157,7 @@ class _Stream:
 
 def _is_behind(cause: BaseException, error: BaseException) -> bool:
     """Whether ``error`` is ``cause``, or was raised while it was handled."""
-    at: BaseException | None = error
-    while at is not None and at is not cause:
-        at = at.__cause__ or at.__context__
-    return at is cause
+    return any(each is cause for each in causes_of(error, contexts=True))
 
 
 def _reordered(queue: list[QueuedRequest], answer: object) -> list[QueuedRequest]:

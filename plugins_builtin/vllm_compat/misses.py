@@ -16,6 +16,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from hookserve.hookspecs import running
+from hookserve.hookspecs.errors import causes_of
 
 from .distributions import PACKAGE
 from .foreign_files import unlisted
@@ -67,16 +68,14 @@ def explain(error: BaseException) -> str | None:
 
     An exception that was raised from such an error is about it too.
     """
-    while True:
-        symbol = missing_symbol(error)
+    for cause in causes_of(error):
+        symbol = missing_symbol(cause)
         if symbol is not None:
             what = f"{symbol} is not served here{_reason(symbol) or _lies_there(symbol)}"
-            if _is_of_a_subclass(error):  # it may as well be an attribute of the plugin's own
+            if _is_of_a_subclass(cause):  # it may as well be an attribute of the plugin's own
                 what = f"if it is vLLM's, {what}"
-            return f"{what}{_raised_at(error)}; see {PAGE}"
-        if error.__cause__ is None:
-            return None
-        error = error.__cause__
+            return f"{what}{_raised_at(cause)}; see {PAGE}"
+    return None
 
 
 def missing_symbol(error: BaseException) -> str | None:

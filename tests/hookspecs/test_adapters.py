@@ -100,6 +100,14 @@ def test_what_it_knows_of_an_error_stands_behind_it_wherever_the_error_came_from
         host.registry("model").resolve("other_named:Mine")
 
 
+def test_an_error_that_is_its_own_cause_is_told_as_any(make_host: MakeHost, site: Path) -> None:
+    file = site / "circular.py"
+    file.write_text("error = RuntimeError('x')\nraise error from error")
+    host = make_host(files=(str(file),))
+    (plugin,) = [each for each in host.plugins if each.name == "circular"]
+    assert plugin.error == "RuntimeError: x"
+
+
 def test_an_error_about_something_else_is_left_alone(make_host: MakeHost, site: Path) -> None:
     file = site / "broken.py"
     file.write_text("raise ImportError('no thing')")
