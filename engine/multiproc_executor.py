@@ -36,6 +36,7 @@ from .messages import (
     RpcResult,
     Shutdown,
 )
+from .rank_watch import LOOK_EVERY_S, describe_deadlock
 from .step import SchedulerOutput
 from .worker_child import WorkerChild
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
@@ -53,6 +54,10 @@ class MultiprocExecutor(Executor):
     def _init_executor(self) -> None:
         self.workers: list[WorkerChild] = []
         self._call_ids = itertools.count(1)
+        self._unanswered: dict[int, set[int]] = {}
+        """By call, of those that answer: the ranks that have not."""
+        self._failed: set[int] = set()
+        """Of these, those that have failed on a rank."""
         # A file in memory: nothing is left of it however this process ends. Open as long as the
         # ranks are: they part by it too, and its number must not become another file's.
         self._open = contextlib.ExitStack()
@@ -113,7 +118,8 @@ class MultiprocExecutor(Executor):
 
         Raises:
             TypeError: an argument or an answer that cannot cross processes, by its type.
-            WorkerError: a worker's own sentence, or how a worker ended.
+            WorkerError: a worker's own sentence, how a worker ended, or that all wait for each
+                other.
             TimeoutError: a rank did not answer within ``timeout`` seconds; what it answers later
                 is dropped.
         """
@@ -133,14 +139,17 @@ class MultiprocExecutor(Executor):
         kwargs: Mapping[str, Any],
         only: int | None,
     ) -> Any:
+        if self._failed:
+            self._see_failed_calls_through()
         call_id = next(self._call_ids)
         if method == "execute_model" and isinstance(args[0], SchedulerOutput):
             self._tell_all(ExecuteModel(call_id, args[0]))  # all ranks sample the same tokens
-            output = self._gather(_answers(call_id), {0}, timeout)[0].output
+            output = self._gather(_answers(call_id), {0}, timeout, call=method)[0].output
             return [output] if only is None else output
         self._tell_all(CollectiveRpc(call_id, method, list(args), dict(kwargs)))
         ranks = range(len(self.workers))
-        answers = self._gather(_answers(call_id), set(ranks), timeout)
+        self._unanswered[call_id] = set(ranks)
+        answers = self._gather(_answers(call_id), set(ranks), timeout, call=method)
         results = [answers[rank].result for rank in ranks]
         return results if only is None else results[only]
 
@@ -198,6 +207,20 @@ class MultiprocExecutor(Executor):
 
     # -- inside ---------------------------------------------------------------------------------
 
+    def _see_failed_calls_through(self) -> None:
+        """Wait until each rank has answered what failed on one: a rank that is still in an exchange
+        would be met there by the next call's.
+
+        Raises:
+            WorkerError: none of them ever will, or one has ended.
+        """
+        looked_at = time.monotonic()
+        while self._failed:
+            self._receive(LOOK_EVERY_S)
+            if self._failed and time.monotonic() - looked_at > LOOK_EVERY_S:
+                self._raise_if_in_vain("a call that failed on one rank")
+                looked_at = time.monotonic()
+
     def _tell_all(self, message: Message) -> None:
         self.check_health()
         frame = self.workers[0].channel.encode(message)
@@ -219,9 +242,14 @@ class MultiprocExecutor(Executor):
         ranks: Collection[int],
         timeout_s: float | None,
         answers: dict[int, Any] | None = None,
+        call: str = "",
     ) -> dict[int, Any]:
         """Wait for one answer of each of the ranks; a failure of any rank raises at once. Given
-        ``answers`` it has those that came, also where others did not in time."""
+        ``answers`` it has those that came, also where others did not in time.
+
+        Args:
+            call: what the ranks do, who may come to wait for each other in vain.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         answers = {} if answers is None else answers
         while len(answers) < len(ranks):
@@ -229,7 +257,11 @@ class MultiprocExecutor(Executor):
             if left_s is not None and left_s <= 0:
                 late = sorted(set(ranks) - answers.keys())
                 raise TimeoutError(f"workers {late} have not answered within {timeout_s:g} s")
-            for rank, message in self._receive(left_s):
+            wait_s = LOOK_EVERY_S if left_s is None else min(left_s, LOOK_EVERY_S)
+            received = self._receive(wait_s)
+            if call and not received:
+                self._raise_if_in_vain(call)
+            for rank, message in received:
                 if not is_answer(message):
                     continue  # of an earlier call, which is no longer waited for
                 if isinstance(message, CallFailed):
@@ -253,10 +285,33 @@ class MultiprocExecutor(Executor):
         except WorkerError:
             self._end_workers()
             raise
+        for rank, message in messages:
+            if isinstance(message, RpcResult | CallFailed):
+                self._note_answer(rank, message)
         return messages
+
+    def _note_answer(self, rank: int, message: RpcResult | CallFailed) -> None:
+        ranks = self._unanswered.get(message.call_id, set())
+        ranks.discard(rank)
+        if isinstance(message, CallFailed):
+            self._failed.add(message.call_id)
+        if not ranks:
+            self._unanswered.pop(message.call_id, None)
+            self._failed.discard(message.call_id)
+
+    def _raise_if_in_vain(self, call: str) -> None:
+        """
+        Raises:
+            WorkerError: all ranks wait for each other; they are ended.
+        """
+        found = describe_deadlock(call, {each.rank: each.read_wait() for each in self.workers})
+        if found is not None:
+            self._end_workers()
+            raise WorkerError(found, EX_SOFTWARE)
 
     def _end_workers(self) -> None:
         workers, self.workers = self.workers, []
+        self._failed.clear()
         for worker in workers:
             worker.end()
         self._open.close()

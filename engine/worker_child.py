@@ -19,6 +19,7 @@ from .codec import Message
 from .environment import worker_environment
 from .errors import WorkerError
 from .messages import Failed
+from .rank_watch import Wait, read_wait
 
 WORKER_COMMAND = module_command("hookserve.engine.worker_process")
 EXIT_CODE_S = 0.2
@@ -92,6 +93,10 @@ class WorkerChild:
         error = WorkerError(f"worker {self.rank} (pid {self.pid}) {describe_exit(code)}{ran}")
         error.failures = [] if crash is None else [crash]
         return error
+
+    def read_wait(self) -> Wait | None:
+        """What it waits in by now, if it does."""
+        return read_wait(self._mark)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the process has ended within ``timeout_s``."""

@@ -33,6 +33,7 @@ from .messages import (
     RpcResult,
     Shutdown,
 )
+from .rank_watch import report_waits
 from .worker_extensions import call_worker
 from .worker_messages import CallFailed, ExecuteModel, ModelExecuted, StartWorker
 
@@ -69,6 +70,8 @@ class WorkerProcess(ChildProcess):
         message = self.channel.recv()
         if not isinstance(message, Proceed):
             raise ChannelError(f"expected Proceed, got {type(message).__name__}")
+        if self.crash_mark is not None and vllm_config.parallel_config.tensor_parallel_size > 1:
+            report_waits(self.crash_mark)
         with set_current_vllm_config(vllm_config):
             self._make_worker = lambda: make_worker(
                 vllm_config, rank=start.rank, init_method=start.distributed_init_method

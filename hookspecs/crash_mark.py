@@ -18,6 +18,8 @@ _SIZE = 1 << 20
 """Bytes; pages that nobody writes take no memory."""
 _NAMES = 8
 """Where the identities begin; before them the slot (16 bits) and their length (32 bits)."""
+_NOTE = _SIZE - 4096
+"""Where the note begins, with its length (32 bits)."""
 
 
 class CrashMark:
@@ -34,6 +36,7 @@ class CrashMark:
         view = memoryview(self._map)
         self.slot = view[0:2].cast("H")
         self._length = view[4:8].cast("I")
+        self._note_length = view[_NOTE : _NOTE + 4].cast("I")
 
     @classmethod
     def create(cls) -> CrashMark:
@@ -57,7 +60,7 @@ class CrashMark:
     def number(self, plugins: Sequence[Plugin]) -> None:
         """Give each plugin a number, from 1, and the place to leave it; called by the host."""
         names = "\n".join(plugin.identity for plugin in plugins).encode()
-        assert len(names) <= _SIZE - _NAMES and len(plugins) < 1 << 16
+        assert len(names) <= _NOTE - _NAMES and len(plugins) < 1 << 16
         self._map[_NAMES : _NAMES + len(names)] = names
         self._length[0] = len(names)
         for number, plugin in enumerate(plugins, 1):
@@ -75,9 +78,24 @@ class CrashMark:
         """Forget what was left, for the next process that inherits this mark."""
         self.slot[0] = 0
 
+    def note(self, text: bytes) -> None:
+        """Leave something else for the parent, in place of what was left; what is longer than 4 kB
+        is cut. Called by one thread."""
+        text = text[: _SIZE - _NOTE - 4]
+        self._note_length[0] = 0
+        self._map[_NOTE + 4 : _NOTE + 4 + len(text)] = text
+        self._note_length[0] = len(text)
+
+    def noted(self) -> bytes:
+        """What was left last; empty also while it is written."""
+        length = self._note_length[0]
+        text = self._map[_NOTE + 4 : _NOTE + 4 + length]
+        return text if self._note_length[0] == length else b""
+
     def close(self) -> None:
         """Give the memory back; call it where nobody runs plugins with it any more."""
         self.slot.release()
         self._length.release()
+        self._note_length.release()
         self._map.close()
         os.close(self._fd)

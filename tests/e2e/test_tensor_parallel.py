@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 
 from fake_engine import make_request
 from harness import RunningServer, command_line, process_parents, run_command, wait_until
+from hookserve.engine import rank_watch
+from hookserve.engine.errors import WorkerError
 from offline_engine import OfflineEngine
 from plugin_folder import install_plugin
 from tiny_llama import LAYERS
@@ -128,11 +130,28 @@ def test_the_threads_and_the_memory_are_shared_out(engine: OfflineEngine) -> Non
 def test_without_rank_1s_part_there_are_other_tokens(
     engine: OfflineEngine, reference: list[list[int]]
 ) -> None:
-    """The last test of this engine."""
+    """The last test of this engine's tokens."""
     assert engine.generate(PROMPTS, NEW_TOKENS) == reference
     assert engine.rpc("zero_shard", 1) == [0, 2 + 4 * LAYERS]
     engine.core.scheduler.reset_prefix_cache()
     assert engine.generate(PROMPTS, NEW_TOKENS) != reference
+
+
+def test_a_rank_that_waits_for_others_who_never_come_ends_with_a_sentence(
+    engine: OfflineEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test of this engine. The next call must not be what the rank has waited for: its
+    numbers would be added to others."""
+    monkeypatch.setattr(rank_watch, "IN_VAIN_S", 1.0)
+    with pytest.raises(WorkerError, match=r"^worker 0 raised LookupError: nothing to add"):
+        engine.rpc("enter_alone", 1)
+    told = (
+        r"worker 0 is through, worker 1 in all_reduce \(called at \S+probe_worker\.py:\d+\); every"
+    )
+    with pytest.raises(WorkerError, match=told):
+        engine.rpc("num_collectives")
+    with pytest.raises(WorkerError, match="the workers have ended"):
+        engine.rpc("num_collectives")
 
 
 # -- processes ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from hookserve.engine.channel import wait_readable
 from hookserve.engine.errors import WorkerError, WorkerPluginsError
 from hookserve.engine.executor import UniProcExecutor
 from hookserve.engine.multiproc_executor import MultiprocExecutor
+from hookserve.engine.rank_watch import Wait
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.step import CachedRequestData, NewRequestData, SchedulerOutput
 from hookserve.engine.vllm_config import VllmConfig
@@ -136,6 +137,32 @@ def test_what_a_method_raises_comes_back_and_harms_nobody(start: Start) -> None:
     with pytest.raises(WorkerError, match=r"AttributeError: .*no_such_method"):
         executor.collective_rpc("no_such_method")
     assert executor.collective_rpc("complain", args=(7,)) == [0, 1]
+
+
+def test_the_next_call_waits_until_all_ranks_are_through_one_that_failed(start: Start) -> None:
+    """A rank that is still in it could meet another one there."""
+    executor = start()
+    with pytest.raises(WorkerError, match="worker 0 raised LookupError"):
+        executor.collective_rpc("complain_or_sleep", args=(0, 0.5))
+    one, other = executor.collective_rpc("woke_at")
+    assert one[1] > other[0] > 0.0, "rank 0 was asked after rank 1 had woken"
+    assert executor.collective_rpc("complain", args=(7,)) == [0, 1]
+
+
+def test_a_call_in_which_all_ranks_wait_for_each_other_ends_with_a_sentence(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = start()
+    found = pids(executor)
+    for worker, where in zip(executor.workers, ("send (called at a.py:1)", ""), strict=True):
+        monkeypatch.setattr(worker, "read_wait", lambda where=where: Wait(where, 31.0))
+    told = (
+        r"^sleep: the workers have waited for each other for 31 s, and none can go on: worker 0 in "
+        r"send \(called at a\.py:1\), worker 1 is through; every rank must enter the same exchanges"
+    )
+    with pytest.raises(WorkerError, match=told):
+        executor.collective_rpc("sleep", args=(0, 4.0))
+    assert all_gone(found)
 
 
 def test_a_late_answer_is_a_timeout_and_is_not_taken_for_the_next_one(

@@ -40,3 +40,9 @@ class ProbeWorker(Worker):
         value = int(torch.randint(0, 2**63 - 1, (), generator=self.runner._seeds))
         self.runner._seeds.set_state(state)
         return value
+
+    def enter_alone(self, rank: int) -> None:
+        """One rank adds up, and the others fail instead."""
+        if self.rank != rank:
+            raise LookupError("nothing to add")
+        self.tp_group.all_reduce(torch.ones(3))

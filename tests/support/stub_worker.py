@@ -24,6 +24,7 @@ class StubWorker:
         self.rank = int(place["rank"])
         self.calls: list[str] = []
         self.fault = ""
+        self.woke = 0.0
 
     def init_device(self) -> None:
         self.calls.append("init_device")
@@ -78,6 +79,16 @@ class StubWorker:
         if self.rank == rank:
             time.sleep(seconds)
         return self.rank
+
+    def complain_or_sleep(self, rank: int, seconds: float) -> None:
+        """One rank fails at once, the others take their time."""
+        self.complain(rank)
+        time.sleep(seconds)
+        self.woke = time.monotonic()
+
+    def woke_at(self) -> list[float]:
+        """When this rank had slept, and now."""
+        return [self.woke, time.monotonic()]
 
     def fail_next(self, faults: list[str]) -> None:
         """What happens in this rank's next step."""
