@@ -8,11 +8,12 @@ them to; what it added comes before the built-in routes then. Nothing here knows
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -20,7 +21,7 @@ from starlette.routing import BaseRoute
 
 from hookserve.engine.config import EngineConfig
 
-from .owned_route import Surroundings
+from .owned_route import Surroundings, unguarded
 from .settings import ServerSettings
 
 logger = logging.getLogger("hookserve.server.attaching")
@@ -34,6 +35,7 @@ class ServerFacts:
     engine_config: EngineConfig
 
 
+@runtime_checkable
 class AttachingEndpoint(Protocol):
     """What the factory of such an endpoint returns, in place of ``EndpointInstance``; it may have
     that one's ``init_state`` and ``shutdown`` too."""
@@ -56,8 +58,8 @@ class AttachingEndpoint(Protocol):
         found in ``request.state``."""
 
 
-def is_attaching(instance: Any) -> bool:
-    return hasattr(instance, "make_application")
+def is_attaching(instance: Any) -> TypeGuard[AttachingEndpoint]:
+    return isinstance(instance, AttachingEndpoint)
 
 
 @dataclass
@@ -78,55 +80,60 @@ def make_application(instances: Iterable[Any], routes: Sequence[BaseRoute]) -> S
     another."""
     for instance in instances:
         if is_attaching(instance):
-            app: Starlette = instance.make_application(routes)
-            return app
+            return instance.make_application(routes)
     return Starlette(routes=routes)
 
 
-def attach(
-    app: Starlette, instance: AttachingEndpoint, owner: str, facts: ServerFacts | None
-) -> tuple[list[BaseRoute], Attachment]:
-    """Have an endpoint add its routes; what it added. The application is left with these alone,
-    before the routes that it had: handlers and middleware are the caller's to put in their place.
+@dataclass
+class Additions:
+    """What was added to an application.
 
-    Raises:
-        whatever ``attach`` raises, and nothing of it is left in the application.
+    Attributes:
+        handlers: of exceptions, by class or status.
+        middleware: the outermost first.
     """
-    before = list(app.router.routes)
-    handlers, middleware = dict(app.exception_handlers), list(app.user_middleware)
-    known = set(map(id, before))
-    added: list[BaseRoute] = []
+
+    routes: Sequence[BaseRoute] = ()
+    handlers: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+    middleware: Sequence[Middleware] = ()
+
+
+@contextlib.contextmanager
+def gathering(app: Starlette, owner: str) -> Iterator[Additions]:
+    """What is added to the application in the block is known after it, and the application has
+    what it had before: all else is the caller's to put in its place. Where the block raises,
+    nothing of it is left."""
+    routes = app.router.routes
+    before, handlers, middleware = list(routes), app.exception_handlers, app.user_middleware
+    app.exception_handlers, app.user_middleware = dict(handlers), list(middleware)
+    added = Additions()
     try:
-        instance.attach(app, facts)
+        yield added
         after = list(app.router.routes)
-        added += [route for route in after if id(route) not in known]
+        known = set(map(id, map(unguarded, before)))
+        added.routes = [route for route in after if id(unguarded(route)) not in known]
         _tell_of_missing(owner, before, after)
-        own = {
+        added.handlers = {
             key: handler
             for key, handler in app.exception_handlers.items()
             if handlers.get(key) is not handler
         }
-        layers = [each for each in app.user_middleware if each not in middleware]
+        added.middleware = [each for each in app.user_middleware if each not in middleware]
     finally:
         app.exception_handlers, app.user_middleware = handlers, middleware
-        app.router.routes = [*added, *before]
-    return added, Attachment(Surroundings(own), layers)
-
-
-def detach(app: Starlette, routes: Iterable[BaseRoute]) -> None:
-    gone = set(map(id, routes))
-    app.router.routes = [route for route in app.router.routes if id(route) not in gone]
+        routes[:] = before
+        app.router.routes = routes
 
 
 def _tell_of_missing(owner: str, before: Sequence[BaseRoute], after: Sequence[BaseRoute]) -> None:
-    there = set(map(id, after))
-    gone = [getattr(route, "path", str(route)) for route in before if id(route) not in there]
-    if gone:
+    there = set(map(id, map(unguarded, after)))
+    missing = [unguarded(route) for route in before if id(unguarded(route)) not in there]
+    if missing:
         logger.warning(
             "plugin %s: it took the routes %s away, which are not its own and stay; a route of "
             "the same path and method replaces one",
             owner,
-            ", ".join(gone),
+            ", ".join(getattr(route, "path", str(route)) for route in missing),
         )
 
 

@@ -16,23 +16,29 @@ from starlette.applications import Starlette
 from starlette.datastructures import State
 from starlette.routing import BaseRoute
 
-from hookserve.engine.prompt_client import PromptClient
+from hookserve.engine.prompt_client import SUPPORTED_TASKS, PromptClient
 from hookserve.hookspecs import Claim, Denied, Host, PluginError
 from hookserve.hookspecs.deadline import OutOfTimeError, within
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.hookspecs.plugin_thread import build_within
 
-from .attaching import Lifespan, ServerFacts, attach, detach, is_attaching, make_application
-from .owned_route import OwnedRoute
+from .attaching import (
+    Additions,
+    Attachment,
+    Lifespan,
+    ServerFacts,
+    gathering,
+    is_attaching,
+    make_application,
+)
+from .owned_route import Surroundings
 from .plugin_layers import Layer
-from .route_access import CoreRoute
 from .route_order import Served, arrange, catch_all, core_routes
-from .route_paths import WEBSOCKET
+from .route_paths import ANY, WEBSOCKET
 
 logger = logging.getLogger("hookserve.server.endpoint_set")
 
-SUPPORTED_TASKS = ("generate",)
 SHUTDOWN_BUDGET_S = 2.0
 
 
@@ -49,27 +55,24 @@ class EndpointSet:
         self._host = host
         self._served = list(served)
         self._lifespans: list[tuple[Served, Lifespan]] = []
+        self._told: set[str] = set()
         self.app = app
-        self.routes = app.router.routes = arrange(served)
+        self.routes: list[BaseRoute] = []
+        self._arrange()
+        app.router.routes = self.routes
 
     @classmethod
-    def build(
-        cls,
-        host: Host,
-        tasks: Sequence[str] = SUPPORTED_TASKS,
-        facts: ServerFacts | None = None,
-    ) -> EndpointSet:
+    def build(cls, host: Host, facts: ServerFacts | None = None) -> EndpointSet:
         """Call every open endpoint's factory. One that fails puts its plugin out.
 
         Args:
-            tasks: that the model does.
             facts: for endpoints that add their routes by themselves.
 
         Raises:
             RequiredPluginError: that plugin is required.
             PluginConflictError: two plugins claim the same path and method.
         """
-        built = [_build_one(host, claim, tasks) for claim in host.registry("endpoint").claims()]
+        built = [_build_one(host, claim) for claim in host.registry("endpoint").claims()]
         # A plugin that failed in one endpoint is out with all of them.
         served = _active(each for each in built if each is not None)
         app, attached = _attach_all(host, served, facts)
@@ -101,17 +104,19 @@ class EndpointSet:
             RequiredPluginError: its plugin is required.
             EngineDeadError: the engine died meanwhile, which is no endpoint's fault.
         """
+        if self.app.middleware_stack is None:
+            # What is added to it from here on is refused: it would stand before the server's own.
+            self.app.middleware_stack = self.app.build_middleware_stack()
         for served in list(self._served):
             if served.claim.plugin.state == "active":
-                failure = await self._init_one(served, client, state, settings)
-                if failure is not None:
-                    _deny(self._host, served.claim, "run", f"init_state: {failure}")
-                    self.drop_inactive()
-                self._take_late_routes(served)
+                with gathering(self.app, served.claim.owner) as late:
+                    failure = await self._init_one(served, client, state, settings)
+                self._go_on(served, late, failure and f"init_state: {failure}")
         for served in list(self._served):
             if served.attachment is not None and served.claim.plugin.state == "active":
-                await self._enter_lifespan(served)
-                self._take_late_routes(served)
+                with gathering(self.app, served.claim.owner) as late:
+                    failure = await self._enter_lifespan(served)
+                self._go_on(served, late, failure and f"startup handlers: {failure}")
 
     async def _init_one(
         self, served: Served, client: PromptClient, state: State, settings: Any
@@ -132,7 +137,9 @@ class EndpointSet:
             return describe_error(error)
         return None
 
-    async def _enter_lifespan(self, served: Served) -> None:
+    async def _enter_lifespan(self, served: Served) -> str | None:
+        """What went wrong, or nothing."""
+        assert served.attachment is not None
         budget_s = self._host.settings.startup_hook_timeout_s
         name = f"startup handlers of endpoint {served.claim.name}"
         try:
@@ -145,34 +152,51 @@ class EndpointSet:
                     raise
         except caught() as error:
             late = isinstance(error, OutOfTimeError)
-            said = f"they took more than {budget_s:g} s" if late else describe_error(error)
-            _deny(self._host, served.claim, "run", f"startup handlers: {said}")
-            self.drop_inactive()
-            return
+            return f"they took more than {budget_s:g} s" if late else describe_error(error)
         self._lifespans.append((served, lifespan))
-        assert served.attachment is not None
         served.attachment.around.state = state
+        return None
 
-    def _take_late_routes(self, served: Served) -> None:
-        """Guard what an endpoint added while it was given the engine.
+    def _go_on(self, served: Served, late: Additions, failure: str | None) -> None:
+        """Guard what an endpoint added while it was given the engine; without it where it failed.
 
         Raises:
+            RequiredPluginError: its plugin is required, and is out.
             PluginConflictError: another plugin has that path and method.
         """
-        late = [each for each in self.routes if not isinstance(each, CoreRoute | OwnedRoute)]
-        if not late:
-            return
-        at = self._served.index(served)
-        self._served[at] = replace(served, routes=(*served.routes, *late))
-        fault = (
-            None
-            if served.attachment is None
-            else catch_all(self._served[at], core_routes(self._served))
+        if failure is None:
+            grown = _with_late(served, late)
+            failure = _catch_all(grown, core_routes(self._served)) if late.routes else None
+            self._served[self._served.index(served)] = grown
+        if failure is not None:
+            _deny(self._host, served.claim, "run", failure)
+            self.drop_inactive()
+        elif late.routes:
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """
+        Raises:
+            PluginConflictError: two plugins claim the same path and method.
+        """
+        self.routes[:] = arrange(self._served, self._tell)
+
+    def _tell(self, line: str) -> None:
+        """Warn of routes, once: they are arranged anew when one comes or goes."""
+        if line not in self._told:
+            self._told.add(line)
+            logger.warning("%s", line)
+
+    @property
+    def may_open_websockets(self) -> bool:
+        """Whether a plugin has a route for them, or may: of what is mounted, and of what is still
+        to be attached, nobody knows."""
+        return any(
+            each.attachment is not None
+            or any(key.method in (WEBSOCKET, ANY) for key in each.claimed())
+            for each in self._served
+            if not each.is_builtin
         )
-        if fault is not None:
-            _deny(self._host, served.claim, "run", f"endpoint {served.claim.name}: {fault}")
-        self._served = _active(self._served)
-        self.routes[:] = arrange(self._served)
 
     def websockets(self) -> list[str]:
         """The WebSocket routes, each with its owner: not every HTTP server speaks with them."""
@@ -189,7 +213,7 @@ class EndpointSet:
         active = _active(self._served)
         if len(active) < len(self._served):
             self._served = active
-            self.routes[:] = arrange(active)
+            self._arrange()
 
     async def shutdown(self) -> None:
         """Leave the lifespans, then call each endpoint's ``shutdown``, each guarded alone and
@@ -213,14 +237,14 @@ class EndpointSet:
                 _warn_of_end(served.claim, "shutdown", error)
 
 
-def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
-    if _does_none(claim, getattr(claim.declaration, "required_tasks", None), tasks):
+def _build_one(host: Host, claim: Claim) -> Served | None:
+    if _does_none(claim, getattr(claim.declaration, "required_tasks", None)):
         return None
     try:
         served = _make(host, claim)
         # One that was written for another host says it in the object that its factory makes.
         required = served.instance.required_tasks if is_attaching(served.instance) else None
-        return None if _does_none(claim, required, tasks) else served
+        return None if _does_none(claim, required) else served
     except PluginError as error:
         _deny(host, claim, error.stage, error.message)
     except caught() as error:
@@ -228,9 +252,9 @@ def _build_one(host: Host, claim: Claim, tasks: Sequence[str]) -> Served | None:
     return None
 
 
-def _does_none(claim: Claim, required: Sequence[str] | None, tasks: Sequence[str]) -> bool:
+def _does_none(claim: Claim, required: Sequence[str] | None) -> bool:
     """Whether the model has none of the tasks that an endpoint is for; then that is told."""
-    if required is None or set(required) & set(tasks):
+    if required is None or set(required) & set(SUPPORTED_TASKS):
         return False
     logger.info(
         "endpoint %s of %s is not served: the model does none of %s",
@@ -307,13 +331,15 @@ def _attach_one(
     def work() -> Served | str:
         with host.enter(claim.plugin):
             try:
-                routes, attachment = attach(app, served.instance, claim.owner, facts)
+                with gathering(app, claim.owner) as added:
+                    served.instance.attach(app, facts)
             except caught() as error:
                 return describe_error(error)
-            attached = replace(served, routes=tuple(routes), attachment=attachment)
-            fault = catch_all(attached, core)
-            if fault is not None:
-                detach(app, routes)
+            attachment = Attachment(Surroundings(added.handlers), added.middleware)
+            attached = replace(served, routes=tuple(added.routes), attachment=attachment)
+            fault = _catch_all(attached, core)
+            if fault is None:
+                app.router.routes = [*added.routes, *app.router.routes]
             return fault or attached
 
     budget_s = host.settings.startup_hook_timeout_s
@@ -323,6 +349,23 @@ def _attach_one(
         return outcome
     _deny(host, claim, "run", f"{what}: {outcome}")
     return None
+
+
+def _catch_all(served: Served, core: Sequence[tuple[BaseRoute, str]]) -> str | None:
+    """Why the routes that an endpoint attached cannot come before the built-in ones, if so."""
+    if served.attachment is None:
+        return None  # it comes behind them
+    try:
+        return catch_all(served, core)
+    except caught() as error:  # its routes compare paths
+        return describe_error(error)
+
+
+def _with_late(served: Served, late: Additions) -> Served:
+    if served.attachment is not None:
+        around = served.attachment.around
+        around.handlers = {**around.handlers, **late.handlers}
+    return replace(served, routes=(*served.routes, *late.routes))
 
 
 def _active(served: Iterable[Served]) -> list[Served]:

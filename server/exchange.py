@@ -22,7 +22,7 @@ class Exchange:
     lost the client; a WebSocket has none.
 
     Attributes:
-        is_started: whether the reply has begun.
+        is_started: whether the reply has begun, or the WebSocket is open.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,6 +49,8 @@ class Exchange:
         if self._has_a_reply:
             self._check(message)
         await self._send(message)
+        if message["type"] == "websocket.accept":
+            self.is_started = True
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
 

@@ -27,12 +27,16 @@ from hookserve.hookspecs.notify_loop import caught
 from .errors import ApiError, ReplyCutShort
 from .exchange import Exchange
 from .plugin_tasks import PluginExit
-from .route_access import EITHER, Needs, is_refused
+from .route_access import INFERENCE, CoreRoute, Needs, is_refused
 
 logger = logging.getLogger("hookserve.server.owned_route")
 
 _HANDLERS = "starlette.exception_handlers"
 """Where Starlette's routes find the application's handlers: those of classes, those of statuses."""
+_ANSWERS = (HTTPException, ApiError, EngineDeadError, RequestError)
+"""What the server's own handlers make a response of, whoever raised it."""
+_MAX_REASON_BYTES = 123
+"""A frame that ends a WebSocket holds no more (RFC 6455, 5.5)."""
 
 
 class Part(NamedTuple):
@@ -101,22 +105,25 @@ class OwnedRoute(BaseRoute):
         if task is not None:
             task.set_name(f"{scope['path']!r} of plugin {self.claim.owner}")
         self._surround(scope)
+        is_websocket = scope["type"] == "websocket"
         try:
             with enter(self.claim.plugin):
                 await self.route.handle(scope, exchange.receive, exchange.send)
                 exchange.check_end()
-        except WebSocketDisconnect:
-            return  # as a client ends one, if its route goes on reading
-        except (HTTPException, ApiError, EngineDeadError, RequestError, ClientDisconnect):
-            raise
+        except (*_ANSWERS, ClientDisconnect) as error:
+            if not (is_websocket and exchange.is_started):
+                raise
+            await _close(send, str(error))  # there can be no response any more
         except caught() as error:
+            if is_websocket and isinstance(error, WebSocketDisconnect):
+                return  # as a client ends one, if its route goes on reading
             logger.exception(
                 "plugin %s: endpoint %s failed at %r",
                 self.claim.owner,
                 self.claim.name,
                 scope["path"],
             )
-            if scope["type"] == "websocket":
+            if is_websocket:
                 await _close(send)
                 return
             if exchange.is_started:
@@ -129,25 +136,33 @@ class OwnedRoute(BaseRoute):
             ) from None
 
     def _needs(self, scope: Scope) -> Needs:
-        """Those of the part that answers; a method that none of them has runs nobody's code."""
+        """Those of the part that answers, as far as that can be told."""
         if len(self.parts) == 1:
             return self.parts[0].needs
         answering = (part for part in self.parts if part.route.matches(scope)[0] is Match.FULL)
-        return next((part.needs for part in answering), EITHER)
+        return next((part.needs for part in answering), INFERENCE)
 
     def _surround(self, scope: Scope) -> None:
         if self._around.state:
             scope["state"] = {**self._around.state, **scope.get("state", {})}
-        if self._around.handlers and _HANDLERS in scope:
+        own = self._around.handlers
+        if _HANDLERS in scope and (own or scope["type"] == "websocket"):
             by_class, by_status = scope[_HANDLERS]
-            own = self._around.handlers
+            if scope["type"] == "websocket":  # answered here: it may be open by then
+                by_class = {key: by_class[key] for key in by_class if key not in _ANSWERS}
             scope[_HANDLERS] = (
                 {**by_class, **{key: own[key] for key in own if not isinstance(key, int)}},
                 {**by_status, **{key: own[key] for key in own if isinstance(key, int)}},
             )
 
 
-async def _close(send: Send) -> None:
+def unguarded(route: BaseRoute) -> BaseRoute:
+    """One of the list that is served, as it was made."""
+    return route.route if isinstance(route, OwnedRoute | CoreRoute) else route
+
+
+async def _close(send: Send, reason: str = "") -> None:
     """End a WebSocket, if it is not over. 1011 is a server's failure (RFC 6455, 7.4.1)."""
+    said = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
     with contextlib.suppress(Exception):  # the server under it says so where it is
-        await send({"type": "websocket.close", "code": 1011, "reason": ""})
+        await send({"type": "websocket.close", "code": 1011, "reason": said})

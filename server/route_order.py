@@ -5,9 +5,8 @@ What was built of the endpoints is ``EndpointSet``'s, which routes are the same 
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,8 @@ from .owned_route import NOTHING_AROUND, OwnedRoute, Part
 from .route_access import CoreRoute, needs_of_plugin
 from .route_paths import WEBSOCKET, RouteKey, hides, keys_of
 
-logger = logging.getLogger("hookserve.server.route_order")
+Tell = Callable[[str], None]
+"""Takes one line for the operator."""
 
 _PARAMETER = re.compile(r"{\w*(:\w+)?}")
 
@@ -62,8 +62,11 @@ def core_routes(served: Iterable[Served]) -> list[tuple[BaseRoute, str]]:
     ]
 
 
-def arrange(served: Sequence[Served]) -> list[BaseRoute]:
+def arrange(served: Sequence[Served], tell: Tell) -> list[BaseRoute]:
     """Routes that plugins attached, built-in routes, then what plugins gave.
+
+    Args:
+        tell: what a plugin's route overrides, hides, or seems to.
 
     Raises:
         PluginConflictError: two plugins claim the same path and method.
@@ -78,15 +81,14 @@ def arrange(served: Sequence[Served]) -> list[BaseRoute]:
                 _take(taken, key, each.claim.owner)
             mine = given if each.attachment is None else attached
             mine += [_own(each, route, core) for route in each.routes]
-    kept = [
-        (route, owner) for route, owner in core if not _is_replaced(route, owner, attached, given)
-    ]
+    first, last = _keys(attached), _keys(given)
+    kept = [each for each in core if not _is_replaced(*each, first, last, tell)]
     before: list[tuple[BaseRoute, str]] = []
     for owned in attached:
-        _come_after(owned, before)
+        _come_after(owned, before, tell)
     before += kept
     for owned in given:
-        _come_after(owned, before)
+        _come_after(owned, before, tell)
     return [*attached, *(CoreRoute(route) for route, _ in kept), *given]
 
 
@@ -124,49 +126,39 @@ def _keys(routes: Iterable[OwnedRoute]) -> dict[RouteKey, str]:
 
 
 def _is_replaced(
-    route: BaseRoute, owner: str, attached: Sequence[OwnedRoute], given: Sequence[OwnedRoute]
+    route: BaseRoute, owner: str, first: dict[RouteKey, str], last: dict[RouteKey, str], tell: Tell
 ) -> bool:
     """Whether nothing is left of a built-in route, which a plugin may replace. What was attached
     comes first and leaves it the other methods; what was given comes behind, and takes them all."""
-    first, last = _keys(attached), _keys(given)
     keys = keys_of(route)
     for key in sorted(keys):
         by = sorted({found[key] for found in (first, last) if key in found})
         if by:
-            logger.warning("%s: %s overrides the built-in route of %s", key, ", ".join(by), owner)
+            tell(f"{key}: {', '.join(by)} overrides the built-in route of {owner}")
     return bool(keys) and (first.keys() >= set(keys) or not last.keys().isdisjoint(keys))
 
 
-def _come_after(mine: OwnedRoute, before: list[tuple[BaseRoute, str]]) -> None:
+def _come_after(mine: OwnedRoute, before: list[tuple[BaseRoute, str]], tell: Tell) -> None:
     for part in mine.parts:
-        _warn_if_hidden(part.route, mine.claim.owner, before)
+        _tell_if_hidden(part.route, mine.claim.owner, before, tell)
     before += [(part.route, mine.claim.owner) for part in mine.parts]
 
 
-def _warn_if_hidden(
-    mine: BaseRoute, my_owner: str, before: Iterable[tuple[BaseRoute, str]]
+def _tell_if_hidden(
+    mine: BaseRoute, my_owner: str, before: Iterable[tuple[BaseRoute, str]], tell: Tell
 ) -> None:
     """Tell a plugin's route that is never reached, for one that comes before it, and one that
     looks like a built-in route and is not it."""
     for key in keys_of(mine):
         for route, owner in before:
             if hides(route, key):
-                logger.warning(
-                    "%s of %s is never reached: %s of %s comes first",
-                    key,
-                    my_owner,
-                    getattr(route, "path", "") or "/",
-                    owner,
-                )
+                path = getattr(route, "path", "") or "/"
+                tell(f"{key} of {my_owner} is never reached: {path} of {owner} comes first")
                 break
             if key not in (others := keys_of(route)) and key.folded in others:
-                logger.warning(
-                    "%s of %s does not replace %s of %s: their paths differ in slashes, and each "
-                    "answers to its own spelling",
-                    key,
-                    my_owner,
-                    key.folded,
-                    owner,
+                tell(
+                    f"{key} of {my_owner} does not replace {key.folded} of {owner}: their paths "
+                    "differ in slashes, and each answers to its own spelling"
                 )
 
 

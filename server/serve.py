@@ -26,6 +26,7 @@ from hookserve.engine.messages import Ready
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.hookspecs import Host
 
+from .endpoint_set import EndpointSet
 from .http_protocol import LimitedHttpProtocol
 from .listen import BACKLOG, address_of, listen_tcp, listen_unix
 from .runtime import ServerRuntime
@@ -164,7 +165,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 runtime.app,
                 http=LimitedHttpProtocol,
-                ws=_websocket_protocol(runtime.endpoints.websockets()),
+                ws=_websocket_protocol(runtime.endpoints),
                 lifespan="off",
                 loop="asyncio",
                 log_config=None,
@@ -199,13 +200,14 @@ class HttpServer(uvicorn.Server):
             await asyncio.wait(set(state.tasks), timeout=0.1)
 
 
-def _websocket_protocol(routes: Sequence[str]) -> WSProtocolType:
-    """uvicorn's name for what speaks WebSocket; nothing does unless plugins have routes for it."""
-    if not routes:
+def _websocket_protocol(endpoints: EndpointSet) -> WSProtocolType:
+    """uvicorn's name for what speaks WebSocket; nothing does unless plugins may have routes for
+    it."""
+    if not endpoints.may_open_websockets:
         return "none"
     if importlib.util.find_spec("websockets") is not None:
         return "websockets-sansio"
-    for route in routes:
+    for route in endpoints.websockets():
         logger.warning(
             "%s is never reached: there is no library for WebSockets; pip install "
             "hookserve[websocket]",

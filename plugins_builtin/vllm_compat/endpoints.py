@@ -140,7 +140,8 @@ class AttachedEndpoint:
         return self._fastapi_app.make_application(routes)
 
     def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
-        """Have the plugin add its routes, and keep its startup and shutdown handlers apart."""
+        """Have the plugin add its routes, and keep its startup and shutdown handlers apart, as
+        in ``init_state``."""
         del facts  # it is told in init_state
         self._lifespan = self._fastapi_app.HeldLifespan(app)
         with self._lifespan.held():
@@ -161,7 +162,8 @@ class AttachedEndpoint:
         from .endpoint_arguments import arguments_of
 
         state.args = arguments_of(settings, engine_client.engine_config)
-        answer = self._plugin.init_state(engine_client, state, state.args)
-        if not inspect.isawaitable(answer):
-            raise TypeError(f"it returned {type(answer).__name__}, expected an `async def`")
-        await answer
+        with self._lifespan.held():
+            answer = self._plugin.init_state(engine_client, state, state.args)
+            if not inspect.isawaitable(answer):
+                raise TypeError(f"it returned {type(answer).__name__}, expected an `async def`")
+            await answer

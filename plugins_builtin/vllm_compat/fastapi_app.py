@@ -19,8 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hookserve.server.errors import ApiError, cut
-from hookserve.server.owned_route import OwnedRoute
-from hookserve.server.route_access import CoreRoute
+from hookserve.server.owned_route import unguarded
 
 _Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 
@@ -30,11 +29,11 @@ class GuardedApp(FastAPI):
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes as they were made, for ``openapi()`` and for plugins that look at them."""
-        return [
-            each.route if isinstance(each, OwnedRoute | CoreRoute) else each
-            for each in self.router.routes
-        ]
+        """The routes as they were made, for ``openapi()`` and for plugins that look at them. While
+        plugins attach theirs it is the list itself, which some add to."""
+        routes = self.router.routes
+        plain = [unguarded(each) for each in routes]
+        return routes if plain == routes else plain
 
 
 def make_application(routes: Sequence[BaseRoute]) -> GuardedApp:
@@ -99,7 +98,7 @@ class HeldLifespan:
         router: Any = self._app.router
         before = (router.on_startup, router.on_shutdown, router.lifespan_context)
         router.on_startup, router.on_shutdown = self._startup, self._shutdown
-        router.lifespan_context = self._handlers
+        router.lifespan_context = self._context
         try:
             yield
         finally:

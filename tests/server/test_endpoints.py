@@ -13,6 +13,7 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
 
 from hookserve.engine.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from hookserve.hookspecs import Endpoint, PluginConflictError, PluginSettings, hookimpl
@@ -287,6 +288,19 @@ def test_what_the_engine_refuses_a_plugins_route_is_not_the_plugins_fault(
         assert reply.status_code == status
         error = reply.json()["error"]
         assert (error["message"], error["param"], error["code"]) == (str(refusal), param, code)
+
+    asyncio.run(run())
+
+
+def test_a_route_that_ends_as_a_websocket_does_is_answered(serve_script: Any) -> None:
+    async def ends(request: Request) -> Response:
+        raise WebSocketDisconnect(1000)
+
+    async def run() -> None:
+        plugin = Plugin(Several(Route("/mine", ends)))
+        async with serve_script(say("a"), plugins=[plugin]) as served:
+            reply = await served.http.get("/mine")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "plugin_error")
 
     asyncio.run(run())
 

@@ -1,65 +1,31 @@
-"""Endpoint plugins as they are written for vLLM: routes on a FastAPI application of the server."""
+"""Endpoint plugins as they are written for vLLM: routes on a FastAPI application of the server, and
+what comes with them. What they do later is tested beside, and so are WebSockets."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
+from endpoint_plugins import Attach, One, Routes, Two
 from hookserve.engine.errors import InvalidRequestError
 from hookserve.hookspecs import Endpoint, Host, PluginConflictError, PluginSettings
-from hookserve.plugins_builtin.vllm_compat.endpoints import AttachedEndpoint, EndpointEntry, load
+from hookserve.plugins_builtin.vllm_compat.endpoints import AttachedEndpoint, load
 from hookserve.server.endpoint_set import EndpointSet
 from hookserve.server.secret import Secret
-from http_front import exchange, listening
 from scripted_engine import say
-
-Attach = Callable[[FastAPI], None]
-
-
-class Routes:
-    """An endpoint plugin as its author writes one."""
-
-    name = "mine"
-    required_tasks: tuple[str, ...] | None = None
-
-    def __init__(self, attach: Attach) -> None:
-        self._attach = attach
-        self.given: tuple[Any, ...] = ()
-
-    def attach_router(self, app: FastAPI) -> None:
-        self._attach(app)
-
-    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        self.given = (engine_client, state, args)
-
-
-class One(EndpointEntry):
-    def __init__(self, attach: Attach | Any, name: str = "mine") -> None:
-        made = Routes(attach) if callable(attach) else attach
-        self.made = made
-        super().__init__(name, lambda: made)
-
-
-class Two(One):
-    def __init__(self, attach: Attach | Any) -> None:
-        super().__init__(attach, "other")
 
 
 class Body(BaseModel):
@@ -90,6 +56,7 @@ def test_what_fastapi_offers_works_on_its_application(serve_script: Any) -> None
                 raise HTTPException(503, f"no {name} here", headers={"retry-after": "3"})
 
             app.include_router(router)
+            app.routes.append(Route("/listed", lambda request: PlainTextResponse("l")))
             app.mount("/sub", Starlette(routes=[Route("/page", lambda r: PlainTextResponse("p"))]))
 
         async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
@@ -108,6 +75,7 @@ def test_what_fastapi_offers_works_on_its_application(serve_script: Any) -> None
             assert (reply.status_code, reply.headers["retry-after"]) == (503, "3")
             assert reply.json()["error"]["message"] == "no door here"
             assert (await http.get("/sub/page")).text == "p"
+            assert (await http.get("/listed")).text == "l"
             # And the server's own routes and answers are what they are without it.
             reply = await http.post("/v1/completions", json={"prompt": "a"})
             assert reply.json()["choices"][0]["text"] == "ab"
@@ -236,6 +204,25 @@ def test_a_catch_all_that_would_answer_a_built_in_route_is_refused(
     asyncio.run(run())
 
 
+def test_a_route_that_fails_to_compare_paths_is_out_with_its_plugin(serve_script: Any) -> None:
+    class Odd(Route):
+        def matches(self, scope: Any) -> Any:
+            return super().matches({**scope, "client": scope["client"]})
+
+    async def run() -> None:
+        plugins = [
+            One(lambda app: app.router.routes.append(Odd("/odd", print))),
+            Two(lambda app: app.add_api_route("/v1/other", lambda: "other")),
+        ]
+        async with serve_script(say("ab"), plugins=plugins) as served:
+            assert (await served.http.get("/v1/other")).json() == "other"
+            assert (await served.http.get("/odd")).status_code == 404
+            (line,) = served.runtime.host.problems()
+        assert line.endswith("endpoint vllm:mine: KeyError: 'client'")
+
+    asyncio.run(run())
+
+
 def test_two_plugins_on_one_new_path_are_a_conflict_however_they_add_it() -> None:
     def attach(app: FastAPI) -> None:
         app.add_api_route("/v1/mine/{name}", print)
@@ -291,164 +278,7 @@ def test_keys_and_limits_hold_for_plugins_routes_whatever_their_path(serve_scrip
     asyncio.run(run())
 
 
-# -- websockets ------------------------------------------------------------------------------------
-
-
-def test_a_websocket_is_spoken_by_the_servers_own_http(
-    serve_script: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Behind the keys; what is no upgrade, or is asked of another path, is HTTP as before."""
-
-    def attach(app: FastAPI) -> None:
-        @app.websocket("/v1/talk/{name}")
-        async def talk(websocket: WebSocket, name: str) -> None:
-            await websocket.accept()
-            said = await websocket.receive_text()
-            await websocket.send_text(f"{name}: {said} {websocket.app.state.mine}")
-            raise ZeroDivisionError
-
-    async def run() -> None:
-        plugin = One(attach)
-        settings = {"api_key": (Secret("k"),)}
-        async with (
-            serve_script(say("ab"), plugins=[plugin], settings=settings) as served,
-            listening(served.runtime) as port,
-        ):
-            served.runtime.app.state.mine = "mine"
-            url, key = f"ws://127.0.0.1:{port}/v1/talk/to", {"authorization": "Bearer k"}
-            with pytest.raises(InvalidStatus, match="401"):
-                await connect(url)
-            async with connect(url, additional_headers=key) as talk:
-                await talk.send("hi")
-                assert await talk.recv() == "to: hi mine"
-                with pytest.raises(ConnectionClosedError) as ended:
-                    await talk.recv()
-            assert ended.value.rcvd is not None and ended.value.rcvd.code == 1011
-            async with connect(url, additional_headers=key):
-                pass  # gone before it says anything, which is nobody's failure
-            with pytest.raises(InvalidStatus, match="403"):
-                await connect(f"ws://127.0.0.1:{port}/v1/nothing", additional_headers=key)
-            offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c"
-            assert (await exchange(port, offer + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-            served.runtime.health.set_draining()
-            with pytest.raises(InvalidStatus, match="503"):
-                await connect(url, additional_headers=key)
-
-    asyncio.run(run())
-    said = "plugin object:One: endpoint vllm:mine failed at '/v1/talk/to'"
-    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == [said]
-
-
 # -- what comes with the routes --------------------------------------------------------------------
-
-
-def test_startup_and_shutdown_handlers_run_once_around_the_service(serve_script: Any) -> None:
-    """Of the application, of an included router, and a lifespan, whose state requests see; in the
-    task in which they were entered, and after ``init_state``."""
-    told: list[str] = []
-    tasks: list[Any] = []
-
-    class Plugin(Routes):
-        def attach_router(self, app: FastAPI) -> None:
-            @contextlib.asynccontextmanager
-            async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
-                tasks.append(asyncio.current_task())
-                told.append("lifespan")
-                yield {"pool": "open"}
-                told.append("lifespan ends")
-                tasks.append(asyncio.current_task())
-
-            router = APIRouter(lifespan=lifespan)
-
-            @router.get("/v1/pool")
-            async def pool(request: Request) -> str:
-                return str(request.state.pool + request.state.request_id)
-
-            app.include_router(router)
-            app.router.add_event_handler("startup", lambda: told.append("up"))
-            with pytest.warns(DeprecationWarning):
-
-                @app.on_event("shutdown")
-                async def down() -> None:
-                    told.append("down")
-
-        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-            told.append("state")
-
-    async def run() -> None:
-        async with serve_script(say("ab"), plugins=[One(Plugin(print))]) as served:
-            assert told == ["state", "up", "lifespan"]
-            reply = await served.http.get("/v1/pool", headers={"x-request-id": "7"})
-            assert reply.json() == "open7"
-
-    asyncio.run(run())
-    assert told == ["state", "up", "lifespan", "lifespan ends", "down"]
-    assert tasks[0] is tasks[1]
-
-
-@pytest.mark.parametrize("fault", ["raises", "hangs"])
-def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
-    serve_script: Any, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    told: list[str] = []
-
-    async def start() -> None:
-        if fault == "raises":
-            raise RuntimeError("no licence")
-        await asyncio.Event().wait()
-
-    def failing(app: FastAPI) -> None:
-        app.add_api_route("/v1/failing", lambda: "here")
-        app.router.add_event_handler("startup", start)
-
-    def other(app: FastAPI) -> None:
-        app.add_api_route("/v1/other", lambda: "here")
-        app.router.add_event_handler("startup", lambda: told.append("up"))
-
-    async def run() -> None:
-        plugins = [One(failing), Two(other)]
-        hooks = {"startup_hook_timeout_s": 0.3}
-        async with serve_script(say("ab"), plugins=plugins, hooks=hooks) as served:
-            assert (await served.http.get("/v1/failing")).status_code == 404
-            assert (await served.http.get("/v1/other")).json() == "here"
-            (line,) = served.runtime.host.problems()
-        said = {"raises": "RuntimeError: no licence", "hangs": "they took more than 0.3 s"}
-        assert line.endswith(f"startup handlers: {said[fault]}") and "object:One" in line
-
-    asyncio.run(run())
-    assert told == ["up"]
-
-
-def test_a_shutdown_handler_that_fails_keeps_nobody_from_stopping(
-    serve_script: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hookserve.server.endpoint_set.SHUTDOWN_BUDGET_S", 0.05)
-    told: list[str] = []
-
-    def raising(app: FastAPI) -> None:
-        app.router.add_event_handler("shutdown", lambda: 1 / 0)
-
-    def hanging(app: FastAPI) -> None:
-        app.router.add_event_handler("shutdown", asyncio.Event().wait)
-
-    def other(app: FastAPI) -> None:
-        app.router.add_event_handler("shutdown", lambda: told.append("down"))
-
-    class Three(One):
-        pass
-
-    async def run() -> None:
-        plugins = [One(other, "a"), Two(raising), Three(hanging, "c")]
-        async with serve_script(say("ab"), plugins=plugins):
-            pass
-
-    asyncio.run(asyncio.wait_for(run(), 10))
-    assert told == ["down"]
-    for said in (
-        "plugin object:Two: shutdown handlers of endpoint vllm:other: ZeroDivisionError",
-        "plugin object:Three: shutdown handlers of endpoint vllm:c: ",
-    ):
-        assert said in caplog.text
 
 
 def test_middleware_stands_behind_keys_and_limits_and_is_its_plugins(serve_script: Any) -> None:
@@ -613,64 +443,6 @@ def test_an_attach_router_that_hangs_is_left_alone_with_its_application(serve_sc
         asyncio.run(run())
     finally:
         release.set()
-
-
-def test_routes_that_are_taken_away_stay_and_late_ones_are_guarded(
-    serve_script: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Plugin(Routes):
-        def attach_router(self, app: FastAPI) -> None:
-            self.app = app
-            app.router.routes = [r for r in app.routes if getattr(r, "path", "") != "/v1/models"]
-
-        async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-            @self.app.get("/v1/late")
-            async def late() -> None:
-                raise ZeroDivisionError
-
-    async def run() -> None:
-        async with serve_script(say("ab"), plugins=[One(Plugin(print))]) as served:
-            assert (await served.http.get("/v1/models")).status_code == 200
-            assert (await served.http.get("/v1/late")).json()["error"]["code"] == "plugin_error"
-
-    asyncio.run(run())
-    (line,) = [r.getMessage() for r in caplog.records if "took the routes" in r.getMessage()]
-    assert line.startswith("plugin object:One: it took the routes /v1/models away")
-
-
-INIT = [
-    ("raises", "init_state: RuntimeError: no licence"),
-    ("hangs", "init_state: it took more than 0.3 s"),
-    ("is no coroutine", "init_state: TypeError: it returned NoneType, expected an `async def`"),
-]
-
-
-@pytest.mark.parametrize(("how", "said"), INIT, ids=[each[0] for each in INIT])
-@pytest.mark.checklist(104)
-def test_an_init_state_that_fails_puts_its_plugin_out(
-    serve_script: Any, how: str, said: str
-) -> None:
-    class Plugin(Routes):
-        def init_state(self, *given: Any) -> Any:  # type: ignore[override]
-            return None if how == "is no coroutine" else self.work()
-
-        async def work(self) -> None:
-            if how == "raises":
-                raise RuntimeError("no licence")
-            await asyncio.Event().wait()
-
-    async def run() -> None:
-        plugin = Plugin(lambda app: app.add_api_route("/v1/mine", lambda: "here"))
-        other = Two(lambda app: None)
-        hooks = {"startup_hook_timeout_s": 0.3}
-        async with serve_script(say("ab"), plugins=[One(plugin), other], hooks=hooks) as served:
-            assert (await served.http.get("/v1/mine")).status_code == 404
-            assert (await served.http.get("/readyz")).status_code == 200
-            (line,) = served.runtime.host.problems()
-        assert "object:One" in line and line.endswith(said)
-        assert other.made.given, "it is awaited for each plugin that was attached"
-
-    asyncio.run(run())
 
 
 @pytest.mark.checklist(94)
