@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOG_INTERVAL_S = 10.0
+MAX_CALL_S = 1.0
+"""Requests wait for each call of a logger; one that takes longer has failed."""
 
 
 class GuardedLogger:
@@ -66,9 +68,15 @@ class GuardedLogger:
         """
         if self.is_off:
             return None
+        started = time.monotonic()
         try:
             with enter(self.plugin):
-                return question(self.instance)
+                answer = question(self.instance)
+            elapsed_s = time.monotonic() - started
+            if elapsed_s > MAX_CALL_S and not self.plugin.is_builtin:
+                late = f"it took {elapsed_s:.2g} s, in which every request waited"
+                self._failed(where, TimeoutError(f"{late}; it has {MAX_CALL_S:g} s"))
+            return answer
         except caught() as error:
             self._failed(where, error)
             return None
@@ -104,12 +112,13 @@ class Replaced(NamedTuple):
 
 
 class StatLoggers:
-    """All loggers of one engine; every call comes from the thread that reads what it sends."""
+    """All loggers of one engine; every call comes from the thread that reads what it sends. The
+    server's own are called first, so that what others do to the numbers is not in its own."""
 
     def __init__(
         self, loggers: Iterable[GuardedLogger] = (), replaced: Iterable[Replaced] = ()
     ) -> None:
-        self._loggers = tuple(loggers)
+        self._loggers = _own_first(loggers)
         self._replaced = tuple(replaced)
 
     @classmethod
@@ -151,7 +160,7 @@ class StatLoggers:
         active = [each for each in self._loggers if each.plugin.state == "active"]
         back = [each for each in self._replaced if not _is_replaced(each.target, active)]
         self._replaced = tuple(each for each in self._replaced if each not in back)
-        self._loggers = (*active, *(each.build() for each in back))
+        self._loggers = _own_first((*active, *(each.build() for each in back)))
 
     def __iter__(self) -> Iterator[GuardedLogger]:
         return iter(self._loggers)
@@ -185,6 +194,10 @@ class StatLoggers:
         while self._loggers:
             await asyncio.sleep(interval_s)
             self.log()
+
+
+def _own_first(loggers: Iterable[GuardedLogger]) -> tuple[GuardedLogger, ...]:
+    return tuple(sorted(loggers, key=lambda each: not each.plugin.is_builtin))
 
 
 def _is_replaced(target: Any, built: Iterable[GuardedLogger]) -> bool:

@@ -1,4 +1,4 @@
-"""``StatLoggers``: how long one may take to be built, and which stand in for which."""
+"""``StatLoggers``: how long one may take, which stand in for which, and what none may change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from hookserve.engine import stat_loggers
+from hookserve.engine.messages import SchedulerStats
 from hookserve.engine.stat_loggers import StatLoggers
 from hookserve.hookspecs import Denied, Host, PluginSettings, RequiredPluginError, hookimpl
+from hookserve.hookspecs.guard import OBSERVE_FAILURES
 from hookserve.plugins_builtin.prometheus_stat_logger import PrometheusStatLogger
 
 
@@ -124,3 +127,43 @@ def test_what_gave_way_to_a_plugins_logger_is_back_once_that_plugin_is_out() -> 
         loggers.drop_inactive()
         kinds = [type(each.instance) for each in loggers]
         assert kinds.count(PrometheusStatLogger) == 1 and Labelled not in kinds
+
+
+class Meddler:
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        pass
+
+    def record(self, scheduler: Any, iteration: Any, *more: Any) -> None:
+        scheduler.num_running_reqs = 999
+
+
+class Meddling:
+    @hookimpl
+    def stat_logger(self) -> Any:
+        return [Meddler]
+
+
+def test_the_servers_own_numbers_are_taken_before_others_may_change_them() -> None:
+    loggers = build(Host(["front"], PluginSettings(allow=()), [Meddling()]))
+    seen: list[int] = []
+    (own,) = [each for each in loggers if isinstance(each.instance, PrometheusStatLogger)]
+    own.instance.record = lambda scheduler, *more: seen.append(scheduler.num_running_reqs)
+    assert not list(loggers)[-1].plugin.is_builtin
+
+    loggers.record(SchedulerStats(num_running_reqs=1), None)
+
+    assert seen == [1]
+
+
+def test_one_that_holds_requests_up_is_told_and_switched_off(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stat_loggers, "MAX_CALL_S", 0.0)
+    loggers = build(Host(["front"], PluginSettings(allow=()), [Meddling()]))
+    (mine,) = [each for each in loggers if not each.plugin.is_builtin]
+    for _ in range(OBSERVE_FAILURES):
+        assert not mine.is_off
+        loggers.record(SchedulerStats(), None)
+    assert mine.is_off
+    assert "Meddler failed in record()" in caplog.text
+    assert "in which every request waited; it has 0 s" in caplog.text
