@@ -40,7 +40,6 @@ class AsyncLLM(PromptClient):
     Args:
         engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the role front, held for this engine, which releases it.
-        is_first: the host has no other user yet.
         log_stats_interval: seconds between two lines of statistics.
         command: what the engine's process runs.
 
@@ -54,14 +53,12 @@ class AsyncLLM(PromptClient):
         engine_config: EngineConfig,
         host: Host,
         *,
-        is_first: bool = True,
         log_stats_interval: float = LOG_INTERVAL_S,
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         vllm_config = VllmConfig.from_engine_config(engine_config)
         tokenizer = load_tokenizer(engine_config.model.tokenizer)
-        if is_first:
-            host.calls.process_started(host.roles, vllm_config)
+        host.calls.tell_start_once(host.roles, vllm_config)
         loggers = StatLoggers.build(host, vllm_config)
         self._checks = ProcessorChecks.build(host, engine_config)
         self._grammars = GrammarChecks(host, engine_config)
@@ -97,7 +94,7 @@ class AsyncLLM(PromptClient):
             hookserve.hookspecs.HostError: plugins; or another engine of this process was made with
                 other plugin settings, and lives.
         """
-        host, is_first = open_host(
+        host = open_host(
             ("front",),
             plugins,
             plugin_settings,
@@ -105,7 +102,7 @@ class AsyncLLM(PromptClient):
         )
         try:
             config = engine_args.to_engine_config(host)
-            return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)
+            return cls(config, host, log_stats_interval=log_stats_interval)
         except BaseException:
             host.release()
             raise

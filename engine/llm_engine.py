@@ -68,7 +68,6 @@ class LLMEngine:
     Args:
         engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the roles front, engine and worker, held for this engine, which releases it.
-        is_first: the host has no other user yet.
         log_stats_interval: seconds between two calls of the stat loggers' ``log``.
 
     Attributes:
@@ -83,7 +82,6 @@ class LLMEngine:
         engine_config: EngineConfig,
         host: Host,
         *,
-        is_first: bool = True,
         log_stats_interval: float = LOG_INTERVAL_S,
     ) -> None:
         self.engine_config = engine_config
@@ -92,8 +90,7 @@ class LLMEngine:
         self._host = host
         self.plugins = host.pm
         self._home = HomeProcess()
-        if is_first:
-            host.calls.process_started(host.roles, self.vllm_config)
+        host.calls.tell_start_once(host.roles, self.vllm_config)
         self._log_stats = engine_config.log_stats
         self._loggers = (
             StatLoggers.build(host, self.vllm_config) if self._log_stats else StatLoggers()
@@ -167,7 +164,7 @@ class LLMEngine:
         """
         apart = "worker processes cannot be handed one"
         ranks = engine_args.tensor_parallel_size
-        host, is_first = open_host(
+        host = open_host(
             ("front", "engine", "worker"),
             plugins,
             plugin_settings,
@@ -177,7 +174,7 @@ class LLMEngine:
             config = engine_args.to_engine_config(host)
             if config.parallel.workers_are_apart:  # a plugin may have asked for that
                 check_no_objects(host.objects, apart)
-            return cls(config, host, is_first=is_first, log_stats_interval=log_stats_interval)
+            return cls(config, host, log_stats_interval=log_stats_interval)
         except BaseException:
             host.release()
             raise

@@ -25,9 +25,8 @@ def open_host(
     settings: PluginSettings | None,
     *,
     objects_stay: str | None = None,
-) -> tuple[Host, bool]:
-    """The host of this process, held once more (``release`` it in the end), and whether it is still
-    to be told that the process has started: by its first engine.
+) -> Host:
+    """The host of this process, held once more; ``release`` it in the end.
 
     Args:
         roles: that the host must have; one that this process has may have more.
@@ -47,7 +46,7 @@ def open_host(
     host = bootstrap(_shared(roles), offline_settings(settings, names), objects=objects)
     if host.hold():
         log_host(host)
-    return host, not host.calls.is_started
+    return host
 
 
 def _shared(roles: Iterable[Role]) -> frozenset[Role]:

@@ -5,6 +5,7 @@ How one hook is called, and what its failures lead to, is ``hook``'s.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Calls(ConfigCalls, RequestCalls, StepCalls):
     def __init__(self, hooks: dict[str, Hook]) -> None:
         self.hooks = hooks
         self._started: set[Role] = set()
+        self._telling_start = threading.RLock()
         self._request_finished = notify(hooks, "request_finished")
 
     def register_by_call(self) -> None:
@@ -52,6 +54,17 @@ class Calls(ConfigCalls, RequestCalls, StepCalls):
         assert not told & self._started, f"process_started was already called for {sorted(told)}"
         self._started |= told
         notify(self.hooks, "process_started").tell(told, config)
+
+    def tell_start_once(self, roles: Iterable[Role], config: Any) -> None:
+        """``process_started``, unless somebody has called it; safe from several threads, of which
+        the others wait until the plugins are told.
+
+        Raises:
+            RequiredPluginError: if a plugin that must work fails.
+        """
+        with self._telling_start:
+            if not self.is_started:
+                self.process_started(roles, config)
 
     def cli_options(self, parser: ArgumentParser) -> ArgumentParser:
         """Let every plugin add its options to the parser, which is returned.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,36 @@ def test_a_failure_in_process_started_puts_the_plugin_out(
     assert "SystemExit: 4" in failure.error
     assert host.registry("model").claims() == []
     assert "object:Late is out" in caplog.text
+
+
+def test_of_several_threads_one_tells_of_the_start_and_the_others_wait(make_host: Any) -> None:
+    told, has_begun, may_end = [], threading.Event(), threading.Event()
+
+    class Slow(Models):
+        @hookimpl
+        def process_started(self) -> None:
+            told.append("begun")
+            has_begun.set()
+            assert may_end.wait(30)
+            told.append("over")
+
+    host = make_host(Slow())
+
+    def tell() -> None:
+        host.calls.tell_start_once(host.roles, None)
+        told.append("told")
+
+    threads = [threading.Thread(target=tell) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        assert has_begun.wait(30)
+    threads[-1].join(0.05)
+    assert told == ["begun"] and threads[-1].is_alive()
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+    assert told == ["begun", "over", "told", "told", "told"]
+    assert host.problems() == []
 
 
 def test_deny_rolls_back_what_failed_elsewhere(make_host: Any) -> None:
