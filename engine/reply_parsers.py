@@ -266,7 +266,7 @@ class ReplyForm:
         if tool is not None and (self._is_parsed or must_call):
             parser = self._parsers.make_tool_parser(request)
             with tool.running():
-                request = parser.adjust_request(request)
+                request = _request_of(parser.adjust_request(request))
             if must_call and not parser.supports_required_and_named:
                 self._is_forced, self._is_parsed = False, True
         if self._is_forced:
@@ -275,7 +275,8 @@ class ReplyForm:
             )
         if reasoning is not None:
             with reasoning.running():
-                request = self._parsers.make_reasoning_parser(request).adjust_request(request)
+                parser_of_reasoning = self._parsers.make_reasoning_parser(request)
+                request = _request_of(parser_of_reasoning.adjust_request(request))
         return request
 
     def _thinks(self, prompt_token_ids: Sequence[int]) -> bool:
@@ -363,6 +364,16 @@ class ReplyForm:
         one function that had to be called is no choice of the model's, and ends with ``stop``."""
         is_choice = num_calls > 0 and self._named is None
         return "tool_calls" if reason == "stop" and is_choice else reason
+
+
+def _request_of(answer: Any) -> ParserRequest:
+    """
+    Raises:
+        TypeError: a parser gave something else.
+    """
+    if isinstance(answer, ParserRequest):
+        return answer
+    raise TypeError(f"adjust_request gave {cut(answer)!r}; expected the request")
 
 
 def read_tools(given: Any) -> list[Tool]:

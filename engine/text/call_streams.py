@@ -220,7 +220,8 @@ class WholeCalls:
 
 
 class OwnCalls:
-    """Of a parser with a streaming method of its own."""
+    """Of a parser with a streaming method of its own. A call has its id in its first part: it gets
+    one there where the parser gives none, and loses those of later parts."""
 
     def __init__(self, parser: ToolParser, request: ParserRequest) -> None:
         self._parser = parser
@@ -228,6 +229,7 @@ class OwnCalls:
         self._text = ""
         self._token_ids: list[int] = []
         self._last_index = 0
+        self._begun: set[int] = set()
 
     def push(self, text: str, token_ids: Sequence[int]) -> DeltaMessage:
         if not text and not token_ids:
@@ -245,7 +247,11 @@ class OwnCalls:
         )
         if found is None:
             return DeltaMessage()
-        self._last_index = max([self._last_index, *(call.index for call in found.tool_calls)])
+        for call in found.tool_calls:
+            self._last_index = max(self._last_index, call.index)
+            is_first = call.index not in self._begun
+            self._begun.add(call.index)
+            call.id = (call.id or self._parser.make_id()) if is_first else None
         return found
 
     def end(self) -> DeltaMessage:

@@ -15,6 +15,7 @@ from hookserve.engine.kv_connector import (
     SupportsHMA,
     supports_hma,
 )
+from hookserve.engine.kv_connector_stats import KVConnectorPromMetrics, KVConnectorStats
 from hookserve.engine.lora_resolver import LoRARequest, LoRAResolver
 from hookserve.hookspecs import Host, Named, PluginSettings, hookimpl
 
@@ -69,6 +70,34 @@ def test_a_connector_is_built_with_a_transfer_and_knows_its_step() -> None:
     config.kv_transfer_config = None
     with pytest.raises(ValueError, match="Shelf: the configuration has no kv_transfer_config"):
         Shelf(config, KVConnectorRole.SCHEDULER)
+
+
+def test_numbers_of_a_connector_are_labelled_for_each_engine() -> None:
+    class Sent(KVConnectorStats):
+        def reset(self) -> None:
+            self.data = {"bytes": 0}
+
+        def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+            return Sent({"bytes": self.data["bytes"] + other.data["bytes"]})
+
+        def reduce(self) -> dict[str, int | float]:
+            return self.data
+
+        def is_empty(self) -> bool:
+            return not self.data["bytes"]
+
+    class Shown(KVConnectorPromMetrics):
+        def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+            self.seen = engine_idx, transfer_stats_data
+
+    both = Sent({"bytes": 1}).aggregate(Sent({"bytes": 2}))
+    assert (both.reduce(), both.is_empty()) == ({"bytes": 3}, False)
+    config: Any = SimpleNamespace(kv_transfer_config=None)
+    shown = Shown(config, {}, ["engine"], {0: ["a"], 1: ["b"]})
+    metric = SimpleNamespace(labels=lambda *values: values)
+    assert shown.make_per_engine(metric) == {0: ("a",), 1: ("b",)}
+    shown.observe(both.data, 1)
+    assert shown.seen == (1, {"bytes": 3})
 
 
 def test_adapters_are_known_by_their_names() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from hookserve.engine import LLM, SamplingParams
 from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.io_processor import IOProcessor
 from hookserve.engine.reply_parsers import ReplyParsers
 from hookserve.engine.text.forced_calls import MAX_CALLS
 from hookserve.hookspecs import Named, UnknownNameError, current, hookimpl
@@ -46,10 +47,24 @@ class PaddedParser(Qwen3ReasoningParser):
     reasoning_end_str = "<|pad|>"
 
 
+class Asked(IOProcessor[Any, Any]):
+    def parse_data(self, data: object) -> Any: ...
+
+    def pre_process(self, prompt: Any, request_id: str | None = None, **kwargs: Any) -> Any: ...
+
+    def post_process(
+        self, model_output: Any, request_id: str | None = None, **kwargs: Any
+    ) -> Any: ...
+
+
 class Padded:
     @hookimpl
     def reasoning_parser(self) -> Named:
         return Named("padded", PaddedParser)
+
+    @hookimpl
+    def io_processor(self) -> Named:
+        return Named("asked", Asked)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +75,7 @@ def llm(tiny_llama: Path, torch_threads: None) -> Iterator[LLM]:
         chat_template=TEMPLATE,
         tool_call_parser="llama3_json",
         reasoning_parser="padded",
+        io_processor_plugin="asked",
         plugins=[Padded()],
     ) as llm:
         torch.set_num_threads(1)
@@ -73,6 +89,12 @@ def ask(llm: LLM, **more: Any) -> Any:
     assert answer.finish_reason == "stop"
     assert (answer.content, answer.reasoning) == (None, None)
     return output.prompt, answer
+
+
+def test_an_io_processor_that_is_named_is_built(llm: LLM) -> None:
+    made = llm.llm_engine.io_processor
+    assert isinstance(made, Asked)
+    assert made.vllm_config is llm.llm_engine.vllm_config
 
 
 def test_a_named_call_fits_its_schema(llm: LLM) -> None:

@@ -441,6 +441,11 @@ class Shouting(ToolParser):
         return ExtractedToolCallInformation(is_call, calls, None if is_call else model_output)
 
 
+class Forgetful(Shouting):
+    def adjust_request(self, request: Any) -> Any:
+        request.skip_special_tokens = False
+
+
 class Slow(Shouting):
     is_over = threading.Event()
 
@@ -455,6 +460,7 @@ class Parsing:
         return [
             Named("shouting", Shouting),
             Named("slow", Slow),
+            Named("forgetful", Forgetful),
             Named("half", ToolParser),
             Named("none", int),
         ]
@@ -496,6 +502,17 @@ def test_a_parser_that_fails_fails_its_request_under_its_plugins_name(
         assert '"error"' in events
         assert "[DONE]" not in events
         assert other.status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_parser_that_gives_no_request_back_fails_it_under_its_name(serve_script: Any) -> None:
+    async def run() -> None:
+        options = {**SHOUTING, "tool_call_parser": "forgetful"}
+        async with serve_script(say("A"), **options) as served:
+            reply = await served.http.post(PATH, json={"messages": [USER], "tools": TOOLS})
+        assert reply.status_code == 500
+        assert "object:Parsing" in reply.json()["error"]["message"]
 
     asyncio.run(run())
 

@@ -19,6 +19,7 @@ from hookserve.engine.text.reasoning_streams import open_reasoning
 from hookserve.engine.text.reply_splitter import ReasoningTokens, ReplySplitter
 from hookserve.engine.text.tokenizer import Tokenizer
 from hookserve.engine.text.tool_calls import (
+    DeltaFunctionCall,
     DeltaMessage,
     DeltaToolCall,
     ExtractedToolCallInformation,
@@ -110,6 +111,30 @@ def test_a_whole_parser_streams_what_it_says_of_the_whole(pieces: list[str]) -> 
 
 def test_a_streaming_method_of_its_own_is_used_with_what_it_left_open() -> None:
     assert folded(run(make(Streaming), ["CALL f", ";", "x"])) == ([("OWN", '{"n": 1}')], None)
+
+
+def test_a_call_has_one_id_whatever_its_parser_gives() -> None:
+    parts = iter(
+        [
+            DeltaToolCall(0, function=DeltaFunctionCall("f")),
+            DeltaToolCall(0, "again", function=DeltaFunctionCall(arguments="{}")),
+            DeltaToolCall(1, "mine", "function", DeltaFunctionCall("g", "{")),
+            DeltaToolCall(1, "mine", function=DeltaFunctionCall(arguments="}")),
+        ]
+    )
+
+    class Careless(Streaming):
+        def extract_tool_calls_streaming(self, *args: Any) -> DeltaMessage | None:
+            return DeltaMessage(tool_calls=[next(parts)])
+
+    stream = make(Careless)
+    said = [stream.push(piece, ()).tool_calls[0] for piece in "abcd"]
+    assert [each.id and each.id[:5] for each in said] == ["call_", None, "mine", None]
+    calls = fold_calls(said)
+    assert [(call.id[:5], call.function.name, call.function.arguments) for call in calls] == [
+        ("call_", "f", "{}"),
+        ("mine", "g", "{}"),
+    ]
 
 
 def test_a_parser_can_be_stepped_through_by_anybody() -> None:
