@@ -95,7 +95,7 @@ class InputProcessor:
                 model does not have; too many log-probabilities are asked for; a priority is no
                 number, or given where requests are served in their order; parameters or a
                 text are none; or a logits processor refuses them.
-            SamplingParamsError: parameters name such ids.
+            SamplingParamsError: parameters name such ids, or contradict each other.
             hookserve.hookspecs.PluginError: a logits processor failed at looking at them.
         """
         if not isinstance(params, SamplingParams):
@@ -103,6 +103,7 @@ class InputProcessor:
                 f"sampling_params: expected SamplingParams, got {type(params).__name__}",
                 param="sampling_params",
             )
+        params.check_together()
         self._check_priority(priority)
         _check_texts("cache_salt", (prompt.cache_salt or "",))
         _check_texts("stop", params.stop)

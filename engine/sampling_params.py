@@ -1,7 +1,8 @@
 """How one request is sampled: plain data, checked in front before the engine sees it.
 
-Single values are checked by ``sampling_rules`` whenever a struct comes to be, decoding included.
-What the context and the tokenizer say is filled in by whoever has those.
+Single values are checked by ``sampling_rules`` whenever a struct comes to be, decoding included,
+and whenever one is set. What the context and the tokenizer say is filled in by whoever has those,
+in a copy: what a caller sets later reaches no request that has begun.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from .sampling_rules import RULES, RequestOutputKind, SamplingParamsError, as_tuple
+from .sampling_rules import RULE_OF, RULES, RequestOutputKind, SamplingParamsError, as_tuple
 from .structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ class SamplingType(enum.IntEnum):
     RANDOM_SEED = 2
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Defaults and names are the ecosystem's (vLLM's).
 
     Sequences may be given as lists, and one text alone for ``stop`` and ``bad_words``; for both
-    ``None`` is the same as nothing.
+    ``None`` is the same as nothing. A field may be set later as it may be given; what two fields
+    say together is looked at when the parameters are used.
 
     Raises:
         SamplingParamsError: a ``ValueError`` that names the field, for a value that cannot be.
@@ -101,14 +103,26 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value = getattr(self, name)
             if not accepts(value):
                 raise SamplingParamsError(name, value, expected)
-        form: Any = self.structured_outputs
-        if not isinstance(form, StructuredOutputsParams | None):
-            raise SamplingParamsError("structured_outputs", form, "StructuredOutputsParams")
+        _check_form(self.structured_outputs)
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Raises ``SamplingParamsError`` for two fields that contradict each other."""
         if self.best_of is not None and self.best_of < self.n:
             raise SamplingParamsError("best_of", self.best_of, f"at least n ({self.n})")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             expected = f"at most max_tokens ({self.max_tokens})"
             raise SamplingParamsError("min_tokens", self.min_tokens, expected)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SEQUENCES and not (value is None and name == "allowed_token_ids"):
+            value = as_tuple(name, value)
+        rule = RULE_OF.get(name)
+        if rule is not None and not rule.accepts(value):
+            raise SamplingParamsError(name, value, rule.expected)
+        if name == "structured_outputs":
+            _check_form(value)
+        super().__setattr__(name, value)
 
     @property
     def all_stop_token_ids(self) -> frozenset[int]:
@@ -152,6 +166,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             extra_args=copy.deepcopy(self.extra_args),
             structured_outputs=copy.deepcopy(self.structured_outputs),
         )
+
+
+def _check_form(form: Any) -> None:
+    if not isinstance(form, StructuredOutputsParams | None):
+        raise SamplingParamsError("structured_outputs", form, "StructuredOutputsParams")
 
 
 _SEQUENCES = (

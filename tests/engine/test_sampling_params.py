@@ -105,6 +105,32 @@ def test_a_token_id_that_the_model_lacks_is_named(given, param):
     assert e.value.param == param
 
 
+def test_a_field_is_set_later_as_it_is_given():
+    params = SamplingParams()
+    params.min_tokens = 20
+    params.max_tokens = 30
+    params.stop = "x"
+    params.allowed_token_ids = [3]
+    params.allowed_token_ids = None
+    assert params == SamplingParams(min_tokens=20, max_tokens=30, stop=["x"])
+    with pytest.raises(ValueError, match="temperature: -1 is not a number from 0 on"):
+        params.temperature = -1
+    with pytest.raises(ValueError, match="stop: 5 is not a list"):
+        params.stop = 5
+    with pytest.raises(ValueError, match=r"structured_outputs: \{\} is not Structured"):
+        params.structured_outputs = {}
+    with pytest.raises(AttributeError, match="max_token"):
+        params.max_token = 3
+    assert params == SamplingParams(min_tokens=20, max_tokens=30, stop=["x"])
+
+
+def test_what_two_fields_say_together_is_looked_at_when_they_are_used():
+    params = SamplingParams(max_tokens=4)
+    params.min_tokens = 5
+    with pytest.raises(ValueError, match=r"min_tokens: 5 is not at most max_tokens \(4\)"):
+        params.check_together()
+
+
 def test_a_clone_shares_nothing_that_changes():
     params = SamplingParams(logit_bias={1: 2.0}, stop=["x"])
     copy = params.clone()

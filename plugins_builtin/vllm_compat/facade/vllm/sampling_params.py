@@ -11,8 +11,8 @@ __all__ = ["RequestOutputKind", "SamplingParams", "SamplingType", "StructuredOut
 __surface__ = {
     "BeamSearchParams": "refused: there is no beam search; use SamplingParams(n=..., best_of=...)",
     "RequestOutputKind": "live: says what each output of AsyncLLM.generate holds",
-    "SamplingParams": "live: of each request, in front, engine and worker; frozen, so that a "
-    "changed one is made with msgspec.structs.replace",
+    "SamplingParams": "live: of each request, in front, engine and worker; what is set is checked, "
+    "and its sequences are tuples",
     "SamplingType": "live: what SamplingParams.sampling_type answers",
     "StructuredOutputsParams": "live: the form that a request's text must have",
 }
