@@ -8,58 +8,47 @@ afterwards. Compiled functions and objects that can be called do not tell.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-_PLACE = "the bound method that notes the call"
+_KIND = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
+
+_watched: list[FirstCall] = []
+"""By the numbers that their stand-ins hold: code that holds an object cannot be traced by those
+who compile it."""
 
 
 class FirstCall:
     """
-    Args:
-        function: no generator that ``types.coroutine`` has made awaitable.
-
     Attributes:
         called: whether it was.
+        code: the function's own.
+        stand_in: the code in its place.
     """
 
-    __slots__ = ("_code", "_function", "_has_signature", "called")
+    __slots__ = ("_function", "_has_signature", "called", "code", "stand_in")
 
     def __init__(self, function: FunctionType) -> None:
         self.called = False
         self._function = function
-        self._code = function.__code__
         self._has_signature = hasattr(function, "__signature__")
         if not self._has_signature:
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-        function.__code__ = self._stand_in()
+        self.code = function.__code__
+        self.stand_in = _make_stand_in(self.code, len(_watched))
+        _watched.append(self)
+        function.__code__ = self.stand_in
 
-    def _stand_in(self) -> CodeType:
-        code = self._code
-        kind = code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)
-        template = _TEMPLATES[kind].__code__
-        return template.replace(
-            co_consts=tuple(self._note if each == _PLACE else each for each in template.co_consts),
-            co_freevars=code.co_freevars,
-            co_filename=code.co_filename,
-            co_firstlineno=code.co_firstlineno,
-            co_name=code.co_name,
-        )
-
-    def own_code(self) -> CodeType:
-        """The function's, whoever else looks at it too."""
-        inner = next((e for e in map(_watcher, self._code.co_consts) if e is not None), None)
-        return self._code if inner is None else inner.own_code()
-
-    def _note(self, /, *args: Any, **kwargs: Any) -> Any:
+    def note(self) -> FunctionType:
+        """What is to be called now. Several threads may be here at once."""
         if not self.called:
-            self.called = True
-            self._function.__code__ = self._code
+            self._function.__code__ = self.code
             if not self._has_signature:
-                del self._function.__signature__  # type: ignore[attr-defined]
-        return self._function(*args, **kwargs)
+                vars(self._function).pop("__signature__", None)
+            self.called = True
+        return self._function
 
 
 def watch_calls(value: Any, host_packages: Callable[[str], bool]) -> FirstCall | None:
@@ -77,23 +66,20 @@ def watch_calls(value: Any, host_packages: Callable[[str], bool]) -> FirstCall |
     # Not its ``__module__``, which a wrapper takes over from what it wraps.
     if host_packages(str(function.__globals__.get("__name__"))):
         return None
-    if function.__code__.co_flags & CO_ITERABLE_COROUTINE:
-        return None
     try:
-        return FirstCall(function)
+        return _watcher(function.__code__) or FirstCall(function)
     except (TypeError, ValueError):  # it has no signature that could be kept
         return None
 
 
 def code_of(function: FunctionType) -> CodeType:
     """The function's own code, also while something stands in for it."""
-    watcher = next((e for e in map(_watcher, function.__code__.co_consts) if e is not None), None)
-    return function.__code__ if watcher is None else watcher.own_code()
+    watcher = _watcher(function.__code__)
+    return function.__code__ if watcher is None else watcher.code
 
 
-def _watcher(constant: Any) -> FirstCall | None:
-    owner = getattr(constant, "__self__", None)
-    return owner if isinstance(owner, FirstCall) else None
+def _watcher(code: CodeType) -> FirstCall | None:
+    return next((each for each in _watched if each.stand_in is code), None)
 
 
 def function_of(value: Any) -> FunctionType | None:
@@ -108,37 +94,31 @@ def function_of(value: Any) -> FunctionType | None:
 
 
 # -- what stands in --------------------------------------------------------------------------------
-# ``_PLACE`` becomes the method that notes: no name of the function's own module is needed for it.
 
 
-def _plain(*args: Any, **kwargs: Any) -> Any:
-    call: Any = "the bound method that notes the call"
-    return call(*args, **kwargs)
+def note_call(number: int) -> FunctionType:
+    """Asked by what stands in for a function, on its way to the function."""
+    return _watched[number].note()
 
 
-def _generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-    call: Any = "the bound method that notes the call"
-    return (yield from call(*args, **kwargs))
+def _template(*args: Any, **kwargs: Any) -> Any:
+    # By this name, as the names of the function's own module are not these.
+    from hookserve.hookspecs.first_call import note_call
+
+    return note_call("its number")(*args, **kwargs)  # type: ignore[arg-type]
 
 
-async def _coroutine(*args: Any, **kwargs: Any) -> Any:
-    call: Any = "the bound method that notes the call"
-    return await call(*args, **kwargs)
-
-
-async def _async_generator(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-    call: Any = "the bound method that notes the call"
-    inner = call(*args, **kwargs)
-    try:
-        async for item in inner:
-            yield item
-    finally:
-        await inner.aclose()
-
-
-_TEMPLATES: dict[int, FunctionType] = {
-    0: _plain,  # type: ignore[dict-item]
-    CO_GENERATOR: _generator,  # type: ignore[dict-item]
-    CO_COROUTINE: _coroutine,  # type: ignore[dict-item]
-    CO_ASYNC_GENERATOR: _async_generator,  # type: ignore[dict-item]
-}
+def _make_stand_in(code: CodeType, number: int) -> CodeType:
+    """Plain code, which hands on the coroutine or generator that the function makes; marked as the
+    function's own is, since ``inspect`` goes by the marks."""
+    template = _template.__code__
+    constants = (number if each == "its number" else each for each in template.co_consts)
+    return template.replace(
+        co_consts=tuple(constants),
+        co_flags=template.co_flags | code.co_flags & _KIND,
+        co_freevars=code.co_freevars,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import types
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -77,19 +79,41 @@ async def more(n: int) -> Any:
         closed.append(n)
 
 
+async def echo() -> Any:
+    said = None
+    while True:
+        try:
+            said = yield said
+        except ValueError as error:
+            said = error
+
+
+@types.coroutine
+def steps(n: int) -> Any:
+    yield
+    return n
+
+
 closed: list[int] = []
 
 
 def test_coroutines_and_generators_keep_their_kind() -> None:
-    seen = [watched(function) for function in (one, some, more)]
+    seen = [watched(function) for function in (one, some, more, echo, steps)]
     assert inspect.iscoroutinefunction(one)
     assert inspect.isgeneratorfunction(some)
     assert inspect.isasyncgenfunction(more)
 
     async def all_of() -> list[int]:
-        return [await one(1), *[n async for n in more(5)]]
+        return [await one(1), *[n async for n in more(5)], await steps(4)]
 
-    assert asyncio.run(all_of()) == [2, 5, 6] and closed == [5]
+    async def sent_and_thrown() -> list[Any]:
+        talk, error = echo(), ValueError("x")
+        found = [await anext(talk), await talk.asend("a"), await talk.athrow(error) is error]
+        await talk.aclose()
+        return found
+
+    assert asyncio.run(all_of()) == [2, 5, 6, 4] and closed == [5]
+    assert asyncio.run(sent_and_thrown()) == [None, "a", True]
     generator = some(3)
     assert next(generator) == 3
     with pytest.raises(StopIteration) as stopped:
@@ -152,6 +176,24 @@ def test_two_who_look_at_one_function_both_see_the_call() -> None:
     assert total(1) == 2
     assert first.called and second.called
     assert total.__code__ is code and code_of(total) is code
+    third = watched(total)
+    assert not third.called and total(1) == 2 and third.called
+
+
+def test_threads_that_come_first_together_are_all_answered() -> None:
+    def slow(n: int) -> int:
+        return n
+
+    seen = watched(slow)
+    stand_in = FunctionType(slow.__code__, {})  # as a call that had begun before the code was back
+    assert stand_in(7) == 7 and seen.called and slow(8) == 8
+    assert stand_in(9) == 9 and not hasattr(slow, "__signature__")
+
+
+def test_what_stands_in_holds_nothing_that_a_compiler_of_functions_does_not_know() -> None:
+    total = closure(0)
+    watched(total)
+    assert {type(each) for each in total.__code__.co_consts} <= {type(None), int, str, tuple}
 
 
 def test_an_error_passes_with_its_own_traceback() -> None:
