@@ -9,7 +9,7 @@ that a platform changed with the struct is ``config_changes``'; reading flags is
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -455,7 +455,7 @@ class EngineArgs(FixedArguments):
             self.sources = asked.sources
             asked._check_quantized(config, found)
             check_model_class(config, found, asked.cache_dir)
-            return msgspec.structs.replace(config, instance_id=secrets.token_hex(3)[:5])
+            return msgspec.structs.replace(config, instance_id=os.urandom(3).hex()[:5])
 
     def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
