@@ -64,6 +64,8 @@ def parser_request(
         chat_template_kwargs=dict(chat.options),
         skip_special_tokens=params.skip_special_tokens,
         structured_outputs=params.structured_outputs,
+        response_format=wanted.response_format,
+        reasoning_effort=wanted.reasoning_effort,
         model=wanted.model,
         stream=bool(wanted.stream),
     )

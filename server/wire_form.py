@@ -13,6 +13,7 @@ import msgspec
 
 from hookserve.engine.sampling_rules import SamplingParamsError
 from hookserve.engine.structured_outputs import StructuredOutputsParams
+from hookserve.engine.text.plain_data import PlainData
 
 from .errors import ApiError, bad_request, cut
 
@@ -26,7 +27,7 @@ _GUIDED = {
 FIELDS = ("structured_outputs", "response_format", *_GUIDED)
 
 
-class SchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SchemaFormat(PlainData, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
     """For the client's own use, as ``description``."""
     schema: dict[str, Any]
@@ -34,8 +35,13 @@ class SchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool | None = None
     """False: keywords that cannot be held to are passed over; else the request is refused."""
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The ecosystem's name of ``schema``, for parsers."""
+        return self.schema
 
-class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class ResponseFormat(PlainData, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: SchemaFormat | None = None
 

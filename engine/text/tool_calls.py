@@ -209,6 +209,9 @@ class ParserRequest(PlainData):
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    response_format: Any = None
+    """As the request has it: an object with ``type`` and ``json_schema``."""
+    reasoning_effort: str | None = None
     model: str | None = None
     """As the request names it."""
     stream: bool = False

@@ -163,7 +163,8 @@ def parsers(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "bar_parsers.py"
     path.write_text(PARSERS)
     yield path
-    sys.modules.pop("bar_parsers", None)
+    for name in ("bar_parsers", "cue_parser"):
+        sys.modules.pop(name, None)
 
 
 def ends(text: str) -> Callable[[Any], list[EngineCoreOutput]]:
@@ -225,6 +226,27 @@ def test_a_file_registers_a_parser_that_works_streamed_and_not(
     assert choice["finish_reason"] == "tool_calls"
     assert request.params.skip_special_tokens is False, "as adjust_request says"
     assert sys.modules["bar_parsers"].seen == [("look", "auto", "m", "hi", False, True, 1)]
+
+
+def test_a_parser_sees_the_form_that_is_asked_for(serve_script: Any, parsers: Path) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    body = {"tools": [TOOL], "response_format": form, "reasoning_effort": "low"}
+    how = by_file(parsers, "asking")
+    how["hooks"]["files"] += (str(parsers.with_name("cue_parser.py")),)
+    parsers.with_name("cue_parser.py").write_text(
+        "from bar_parsers import Bars, ToolParserManager\n\n\n"
+        "@ToolParserManager.register_module('asking')\n"
+        "class Asking(Bars):\n"
+        "    def extract_tool_calls(self, model_output, request):\n"
+        "        form = request.response_format\n"
+        "        assert form.json_schema.json_schema == {'type': 'object'}\n"
+        "        assert form.model_dump(exclude_none=True)['type'] == 'json_schema'\n"
+        "        assert request.reasoning_effort == 'low'\n"
+        "        return super().extract_tool_calls(model_output, request)\n"
+    )
+    choice, request = ask_both(serve_script, "{}", body, **how)
+    assert choice["message"]["content"] == "{}"
+    assert request.params.structured_outputs.json == {"type": "object"}
 
 
 def test_other_names_and_older_constructors_work_too(serve_script: Any, parsers: Path) -> None:

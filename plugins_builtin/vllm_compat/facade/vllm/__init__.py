@@ -58,6 +58,8 @@ __surface__ = {
     "TokensPrompt": "live: a prompt of token ids",
     "__version__": "live: the version that this plugin is shown",
     "__version_tuple__": "live: the same as numbers",
+    "parser": "refused: parsers of tool calls and of reasoning are registered each by its own "
+    "manager, in vllm.tool_parsers and vllm.reasoning",
     "initialize_ray_cluster": "refused: there is no Ray executor; ranks are processes of one "
     "machine (--tensor-parallel-size)",
 }

@@ -33,8 +33,9 @@ __surface__ = {
     "ChatCompletionNamedFunction": "live: of a ChatCompletionNamedToolChoiceParam",
     "ChatCompletionNamedToolChoiceParam": "live: a request's tool_choice that names a function",
     "ChatCompletionRequest": "live: what parsers are given: messages, tools, tool_choice, "
-    "parallel_tool_calls, include_reasoning, chat_template_kwargs, model, stream, "
-    "skip_special_tokens and structured_outputs, of which adjust_request may set the last two; "
+    "parallel_tool_calls, include_reasoning, reasoning_effort, response_format, "
+    "chat_template_kwargs, model, stream, skip_special_tokens and structured_outputs, of which "
+    "adjust_request may set the last two; "
     "other fields of a request are not there. It is no pydantic model, so not the body of a route",
     "ChatCompletionResponse": _OWN,
     "ChatCompletionResponseChoice": _OWN,
