@@ -16,7 +16,7 @@ from hookserve.engine.errors import UsageError
 
 from .flags import VLLM_FLAGS, Flag, find_flag
 from .setting_values import Spec
-from .settings import GROUPS, all_specs, suggest
+from .settings import GROUPS, MORE, all_specs, suggest
 
 _OPTION = re.compile(r"--?[A-Za-z][^=\s]*(=.*)?", re.DOTALL)
 _LEVEL = re.compile(r"-O\d")
@@ -110,37 +110,51 @@ def _help_text(spec: Spec) -> str:
 
 
 def normalize(argv: Sequence[str]) -> list[str]:
-    """Hyphens for underscores in option names, and ``--name.key value`` as a JSON option."""
-    json_keys = {spec.key for spec in all_specs() if spec.kind == "json"}
+    """Hyphens for underscores in option names; ``--name.key value`` as a JSON option, and
+    ``--name.key+ value,value`` as one that makes a list longer."""
+    json_options = {
+        option: spec.key
+        for spec in all_specs()
+        if spec.kind == "json"
+        for option in (spec.flag, *spec.setting.aliases)
+    }
     result: list[str] = []
     words = iter(argv)
     for word in words:
         if word == "--":
             return [*result, word, *words]
-        if not word.startswith("--"):
+        name, equals, value = word.partition("=")
+        head, dot, path = name.partition(".")
+        if head.startswith("--"):
+            head = "--" + head[2:].replace("_", "-")
+        elif not dot or head not in json_options:
             result.append(word)
             continue
-        name, equals, value = word[2:].partition("=")
-        head, dot, path = name.partition(".")
-        head = head.replace("_", "-")
-        if dot and head in json_keys:
+        if dot and head in json_options:
             text = value if equals else next(words, None)
             if text is None:
-                raise UsageError(f"--{head}.{path}: expected a value")
-            result.append(f"--{head}={json.dumps(_nested(path.split('.'), text))}")
+                raise UsageError(f"{head}.{path}: expected a value")
+            nested = json.dumps(_nested(path.split("."), text))
+            result.append(f"--{json_options[head]}={nested}")
         else:
-            result.append("--" + head + dot + path + equals + value)
+            result.append(head + dot + path + equals + value)
     return result
 
 
 def _nested(path: Sequence[str], text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+    value = _value(text)
+    if path[-1].endswith(MORE) and not isinstance(value, list):
+        value = [_value(each) for each in text.split(",")]
     for key in reversed(path):
         value = {key: value}
     return dict(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def sift(argv: Sequence[str], own: Container[str] = ()) -> tuple[list[str], list[str]]:

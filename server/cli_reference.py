@@ -26,7 +26,8 @@ _SETTINGS = """## Settings
 that `--config` names (the flag without its dashes). The flag wins over the environment, the
 environment over the file, the file over what the model's own files say, and those over the
 default. Hyphens and underscores are the same. Lists take commas, and a flag with a list may be
-repeated. Where JSON is expected, `@FILE` reads it from a file, and `--name.key value` sets one key.
+repeated. Where JSON is expected, `@FILE` reads it from a file, `--name.key value` sets one key, and
+`--name.key+ value,value` makes a list longer.
 
 An unknown flag, a refused flag or a wrong value of a flag ends the program with exit code 2; a
 wrong value in the environment or the file, and an unknown key of the file, with 78. An unknown

@@ -298,6 +298,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return ("front", "engine", "worker") if self.server.single_process else ("front",)
 
 
+MORE = "+"
+"""At the end of a key in a flag's JSON: the list gets longer."""
 GROUPS: tuple[str, ...] = ("Model", "Engine", "Server", "Plugins", "Logging", "Settings")
 EXTRA_ENVIRONMENT: Mapping[str, str] = {
     VLLM_PLUGINS: "the entry points of vLLM's groups to load, by name and with commas between "
@@ -448,6 +450,12 @@ def _merge_into(target: dict[str, Any], part: Mapping[str, Any]) -> None:
         old = target.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             _merge_into(old, value)
+        elif isinstance(value, dict):
+            target[key] = {}
+            _merge_into(target[key], value)
+        elif key.endswith(MORE) and isinstance(value, list):
+            held = target.get(key.removesuffix(MORE), [])
+            target[key.removesuffix(MORE)] = [*(held if isinstance(held, list) else [held]), *value]
         else:
             target[key] = value
 

@@ -19,7 +19,7 @@ from hookserve.server import command_run
 from hookserve.server.arguments import Parser, normalize
 from hookserve.server.cli import VERBS, main
 from hookserve.server.cli_reference import cli_reference
-from hookserve.server.settings import GROUPS, Settings, all_specs
+from hookserve.server.settings import GROUPS, Settings, all_specs, resolve_settings
 from plugin_folder import install_plugin
 
 HEAVY = ("torch", "starlette", "uvicorn", "tokenizers", "jinja2", "transformers", "numpy")
@@ -52,6 +52,18 @@ def test_underscores_are_hyphens_in_names_only() -> None:
 def test_a_json_key_with_dots_nests() -> None:
     found = given("--additional_config.a.b_c=x", "--additional-config.a.d", "[1]")
     assert found["additional_config"] == ['{"a": {"b_c": "x"}}', '{"a": {"d": [1]}}']
+
+
+@pytest.mark.checklist(75)
+def test_a_json_key_with_a_plus_makes_a_list_longer() -> None:
+    words = ["--compilation-config", '{"custom_ops": ["none"]}', "-cc.custom_ops+=+rms_norm"]
+    words += ["--compilation_config.custom_ops+", "+silu_and_mul,-rotary_embedding"]
+    words += ["--additional-config.a.b+", '[1, "x"]']
+    resolved = resolve_settings(given(*words), environ={})
+    assert resolved.engine_args.compilation_config == {
+        "custom_ops": ["none", "+rms_norm", "+silu_and_mul", "-rotary_embedding"]
+    }
+    assert resolved.engine_args.additional_config == {"a": {"b": [1, "x"]}}
 
 
 def test_model_may_stand_first_last_or_as_a_flag() -> None:
