@@ -323,11 +323,14 @@ class ProcessorSet:
         for each in processors:
             if each.off is not None or each in self._failed:
                 continue
+            shape = logits.shape
             try:
-                logits = each.call("apply", logits, *more, read=partial(_as_logits, logits))
+                logits = each.call("apply", logits, *more, read=partial(_as_logits, shape))
                 if isinstance(each.instance, AdapterLogitsProcessor):
                     self._take_failures(each)
             except _Failed as error:
+                if logits.shape != shape:
+                    logits.resize_(shape)  # it was changed in place
                 self._fail(each, error)
         return logits
 
@@ -374,15 +377,20 @@ def _nothing(answer: object) -> None:
     """Of a method whose answer means nothing."""
 
 
-def _as_logits(logits: torch.Tensor, answer: Any) -> torch.Tensor:
+def _as_logits(shape: torch.Size, answer: Any) -> torch.Tensor:
     """
+    Args:
+        shape: of the logits that were given; they may have been changed in place.
+
     Raises:
-        TypeError: the answer is no logits of the same shape.
+        TypeError: the answer is no logits of that shape.
     """
-    if not isinstance(answer, torch.Tensor) or answer.shape != logits.shape:
+    if not isinstance(answer, torch.Tensor) or answer.shape != shape:
         got = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
-        raise TypeError(f"apply gave {got}, expected logits {tuple(logits.shape)}")
-    plain = answer.detach().to(logits.device, torch.float32).contiguous()
+        raise TypeError(f"apply gave {got}, expected logits {tuple(shape)}")
+    if not answer.is_floating_point():
+        raise TypeError(f"apply gave {answer.dtype}, expected logits of a floating-point type")
+    plain = answer.detach().to("cpu", torch.float32).contiguous()
     return torch.from_numpy(plain.numpy())
 
 

@@ -249,6 +249,8 @@ STEP_FAULTS = [
     ("FaultyRows", "update_state", "raise", ALL, "ZeroDivisionError"),
     ("FaultyRows", "apply", "exit", ALL, "SystemExit"),
     ("FaultyRows", "", "shape", ALL, "TypeError"),
+    ("FaultyRows", "", "in place", ALL, "TypeError"),
+    ("FaultyRows", "", "whole", ALL, "TypeError"),
     ("FaultyRows", "", "nothing", ALL, "TypeError"),
     ("FaultyRows", "", "ban", OWN, "No token is left to choose"),
     ("FaultyCounter", "new", "raise", OWN, "ZeroDivisionError"),

@@ -183,6 +183,10 @@ class FaultyRows(RowForcer):
             misbehave(params, "apply")
         if "shape" in faults:
             return logits[:, :-1]
+        if "in place" in faults:
+            return logits.resize_(logits.shape[0], 1)
+        if "whole" in faults:
+            return logits.long()
         if "nothing" in faults:
             return None
         for row, fault in enumerate(faults):
