@@ -8,7 +8,7 @@ imported, so that neither has an effect: choices need none, and of options the o
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookserve.engine.platform import Platform
 from hookserve.engine.platform_calls import import_platform
@@ -30,8 +30,7 @@ def show_options(host: Host) -> None:
     """
     claim = host.platform()
     platform = import_platform(claim, host)
-    own = type(platform).pre_register_and_update.__func__  # type: ignore[attr-defined]
-    if own is Platform.pre_register_and_update.__func__:  # type: ignore[attr-defined]
+    if _function(type(platform)) is _function(Platform):
         return
     parser = Parser(prog="server run", add_help=False)
     add_settings(parser)
@@ -47,3 +46,9 @@ def show_options(host: Host) -> None:
             claim.owner,
             ", ".join(added),
         )
+
+
+def _function(platform: type[Platform]) -> Any:
+    """What stands behind the method, which a plugin need not have made one of the class."""
+    method = platform.pre_register_and_update
+    return getattr(method, "__func__", method)

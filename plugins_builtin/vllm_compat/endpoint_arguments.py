@@ -12,7 +12,7 @@ import msgspec
 from hookserve.engine.config import EngineConfig
 from hookserve.server.settings import ServerSettings
 
-_NOT_SHOWN = ("api_key", "admin_key", "authenticator", "single_process", "config", "dry_run")
+_NOT_SHOWN = ("api_key", "admin_key", "authenticator", "single_process", "dry_run")
 """Fields of the server's settings: keys are nobody's to read, and vLLM does not have the rest."""
 
 

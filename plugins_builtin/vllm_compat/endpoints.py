@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hookserve.server.attaching import ServerFacts
     from hookserve.server.settings import ServerSettings
 
+    from .fastapi_app import HeldLifespan
+
 logger = logging.getLogger("hookserve.vllm_compat.endpoints")
 
 GROUP = "vllm.endpoint_plugins"
@@ -103,7 +105,38 @@ def need_fastapi(who: str) -> None:
         )
 
 
-class AttachedEndpoint:
+class FastAPIEndpoint:
+    """What the server builds of code that adds its routes to a FastAPI application.
+
+    Raises:
+        ImportError: FastAPI cannot be imported.
+    """
+
+    required_tasks: Sequence[str] | None = None
+
+    def __init__(self) -> None:
+        from . import fastapi_app
+
+        self._fastapi_app = fastapi_app
+
+    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
+        """The FastAPI application to which this code, and others like it, add their routes."""
+        return self._fastapi_app.make_application(routes)
+
+    def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
+        """The plain routes that one of the application's stands for."""
+        return self._fastapi_app.parts_of(route)
+
+    def lifespan(self) -> AbstractAsyncContextManager[Any]:
+        """The startup and shutdown handlers, and lifespans of routers, that were added."""
+        return self._lifespan.entered()
+
+    def _hold_lifespan(self, app: Starlette) -> HeldLifespan:
+        self._lifespan = self._fastapi_app.HeldLifespan(app)
+        return self._lifespan
+
+
+class AttachedEndpoint(FastAPIEndpoint):
     """One endpoint plugin's object, as the server asks it.
 
     Args:
@@ -116,9 +149,7 @@ class AttachedEndpoint:
     """
 
     def __init__(self, name: str, plugin: Any) -> None:
-        from . import fastapi_app
-
-        self._fastapi_app = fastapi_app
+        super().__init__()
         missing = [member for member in MEMBERS if not hasattr(plugin, member)]
         if missing:
             raise TypeError(
@@ -132,28 +163,15 @@ class AttachedEndpoint:
                 name,
                 plugin.name,
             )
-        self.required_tasks: Sequence[str] | None = plugin.required_tasks
+        self.required_tasks = plugin.required_tasks
         self._plugin = plugin
-
-    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
-        """The FastAPI application to which the plugin, and others like it, add their routes."""
-        return self._fastapi_app.make_application(routes)
 
     def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
         """Have the plugin add its routes, and keep its startup and shutdown handlers apart, as
         in ``init_state``."""
         del facts  # it is told in init_state
-        self._lifespan = self._fastapi_app.HeldLifespan(app)
-        with self._lifespan.held():
+        with self._hold_lifespan(app).held():
             self._plugin.attach_router(app)
-
-    def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
-        """The plain routes that one of the application's stands for."""
-        return self._fastapi_app.parts_of(route)
-
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """The plugin's startup and shutdown handlers, and lifespans of its routers."""
-        return self._lifespan.entered()
 
     async def init_state(
         self, engine_client: PromptClient, state: State, settings: ServerSettings

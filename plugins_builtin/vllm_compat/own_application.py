@@ -31,6 +31,7 @@ def attach_endpoint_plugins(app: FastAPI, supported_tasks: Iterable[str] | None 
         known = set(map(id, before))
         added = [route for route in app.router.routes if id(route) not in known]
         app.router.routes = [*added, *before]
+    app.openapi_schema = None  # one that was asked for before lacks them
     app.state.endpoint_plugins = plugins
 
 

@@ -10,26 +10,23 @@ from __future__ import annotations
 import inspect
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from hookserve.hookspecs import declare
 
-from .endpoints import need_fastapi
+from .endpoints import FastAPIEndpoint, need_fastapi
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.applications import Starlette
-    from starlette.routing import BaseRoute
 
     from hookserve.server.attaching import ServerFacts
 
 NAME = "vllm:build_app"
 MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.app")
 """Where it stands; the first is the older path, at which it is wrapped most."""
-TASKS = ("generate",)
 
 _being_made: ContextVar[Starlette | None] = ContextVar("hookserve_app_being_made", default=None)
 
@@ -72,40 +69,32 @@ def declare_wrapper(before: Callable[..., Any] | None) -> None:
         declare("endpoint", NAME, f"{__name__}:WrappedApp")
 
 
-class WrappedApp:
-    """What the server builds of a wrapper (``hookserve.server.attaching``).
-
-    Raises:
-        ImportError: FastAPI cannot be imported.
-    """
-
-    required_tasks: Sequence[str] | None = None
+class WrappedApp(FastAPIEndpoint):
+    """What the server builds of a wrapper (``hookserve.server.attaching``)."""
 
     def __init__(self) -> None:
         need_fastapi("what wraps build_app adds")
-        from . import fastapi_app
-
-        self._fastapi_app = fastapi_app
-
-    def make_application(self, routes: Sequence[BaseRoute]) -> Starlette:
-        return self._fastapi_app.make_application(routes)
+        super().__init__()
 
     def attach(self, app: Starlette, facts: ServerFacts | None) -> None:
         """Call the wrapper, and keep its startup and shutdown handlers apart.
 
         Raises:
+            RuntimeError: there is none any more.
             TypeError: it returns another application.
         """
+        from hookserve.engine.prompt_client import SUPPORTED_TASKS
+
         from .endpoint_arguments import arguments_of
 
         args = Namespace() if facts is None else arguments_of(facts.settings, facts.engine_config)
         wrapper = find_wrapper()
-        assert wrapper is not None, "the wrapper of build_app is gone"
-        self._lifespan = self._fastapi_app.HeldLifespan(app)
+        if wrapper is None:
+            raise RuntimeError("what wrapped build_app was taken away again after it was loaded")
         token = _being_made.set(app)
         try:
-            with self._lifespan.held():
-                made = _call(wrapper, args, TASKS, None)
+            with self._hold_lifespan(app).held():
+                made = _call(wrapper, args, SUPPORTED_TASKS, None)
         finally:
             _being_made.reset(token)
         if made is not app:
@@ -113,12 +102,6 @@ class WrappedApp:
                 f"its build_app returned a {type(made).__name__}; expected the application that "
                 "the wrapped function returns"
             )
-
-    def parts_of(self, route: BaseRoute) -> Sequence[BaseRoute]:
-        return self._fastapi_app.parts_of(route)
-
-    def lifespan(self) -> AbstractAsyncContextManager[Any]:
-        return self._lifespan.entered()
 
 
 def _call(wrapper: Callable[..., Any], *arguments: Any) -> Any:

@@ -34,11 +34,19 @@ class Offers:
         return "widening_platform:Widening"
 
 
+@pytest.mark.parametrize("is_of_the_class", [True, False])
 def test_options_that_it_adds_are_told_to_have_no_effect(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_of_the_class: bool
 ) -> None:
+    """Also where the method is one of the object."""
+
+    class Plain(CpuPlatform):
+        def pre_register_and_update(self, parser: Any = None) -> None:  # type: ignore[override]
+            Widening.pre_register_and_update(parser)
+
+    Widening.parsers.clear()
     module = types.ModuleType("widening_platform")
-    module.Widening = Widening  # type: ignore[attr-defined]
+    module.Widening = Widening if is_of_the_class else Plain  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "widening_platform", module)
     host = bootstrap(["front"], PluginSettings(allow=()), objects=[Offers()])
     try:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from hookserve.hookspecs import Host, PluginSettings
 from hookserve.plugins_builtin.vllm_compat.general import GeneralPlugin
-from hookserve.plugins_builtin.vllm_compat.wrapped_app import build_app
+from hookserve.plugins_builtin.vllm_compat.wrapped_app import WrappedApp, build_app
 from scripted_engine import say
 
 pytestmark = pytest.mark.usefixtures("vllm_facade")
@@ -73,6 +73,11 @@ def test_one_that_returns_another_application_is_out(serve_script: Any) -> None:
         assert "its build_app returned a FastAPI; expected the application that" in line
 
     asyncio.run(run())
+
+
+def test_one_that_is_taken_away_again_is_told() -> None:
+    with pytest.raises(RuntimeError, match="what wrapped build_app was taken away again"):
+        WrappedApp().attach(FastAPI(), None)
 
 
 def test_without_fastapi_it_is_out_and_what_to_install_is_said(
