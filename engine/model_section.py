@@ -53,6 +53,11 @@ class HfConfig:
         for key, value in values.items():
             setattr(self, key, value)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HfConfig) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment] # it can be changed
+
     def __repr__(self) -> str:
         return f"HfConfig({self.to_dict()!r})"
 

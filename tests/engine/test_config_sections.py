@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,13 @@ def test_a_tree_made_by_hand_has_defaults_and_finds_layers() -> None:
     with set_current_vllm_config(config):
         assert get_current_vllm_config_or_none() is config
     assert config.compute_hash() == config.compute_hash() != VllmConfig().compute_hash()
+
+
+def test_copies_are_equal_until_one_is_changed(tree: VllmConfig) -> None:
+    for other in (copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+        assert other == tree and other.compute_hash() == tree.compute_hash()
+        other.model_config.hf_config.hidden_size = 1
+        assert other != tree
 
 
 def test_the_scheduler_is_named_or_a_class() -> None:
