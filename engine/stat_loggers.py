@@ -7,6 +7,7 @@ numbers are ``stats``'.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections import deque
@@ -44,6 +45,7 @@ class GuardedLogger:
         self.plugin = plugin
         self.name = name
         self.instance = instance
+        self._more_args, self._more_named = _behind_the_statistics(instance)
         self.num_failures = 0
         self.is_off = False
         self._recent: deque[float] = deque(maxlen=OBSERVE_FAILURES)
@@ -52,11 +54,14 @@ class GuardedLogger:
     def owner(self) -> str:
         return self.plugin.identity
 
-    def call(self, method: str, *args: Any, optional: bool = False) -> None:
+    def record(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
+        self.call("record", scheduler, iteration, *self._more_args, **self._more_named)
+
+    def call(self, method: str, *args: Any, optional: bool = False, **named: Any) -> None:
         def do(instance: Any) -> None:
             function = getattr(instance, method, None)
             if function is not None or not optional:
-                getattr(instance, method)(*args)
+                getattr(instance, method)(*args, **named)
 
         self.ask(f"{method}()", do)
 
@@ -102,6 +107,30 @@ class GuardedLogger:
                 OBSERVE_FAILURES,
                 OBSERVE_WINDOW_S,
             )
+
+
+_FORMS: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    ((None, 0), {}),
+    ((), {"mm_cache_stats": None, "engine_idx": 0}),
+    ((), {"engine_idx": 0}),
+    ((), {}),
+)
+"""What ``record`` is given behind the statistics, by place or by name; earlier forms have less."""
+
+
+def _behind_the_statistics(instance: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The first of the forms that the logger takes; if it takes none, it fails at the first."""
+    try:
+        signature = inspect.signature(instance.record)
+    except (AttributeError, TypeError, ValueError):  # there is none, or it does not say
+        return _FORMS[0]
+    for args, named in _FORMS:
+        try:
+            signature.bind(None, None, *args, **named)
+        except TypeError:
+            continue
+        return args, named
+    return _FORMS[0]
 
 
 class Replaced(NamedTuple):
@@ -168,7 +197,7 @@ class StatLoggers:
     def record(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
         """Hand one step's statistics to every logger."""
         for each in self._loggers:
-            each.call("record", scheduler, iteration, None, 0)
+            each.record(scheduler, iteration)
 
     def log_engine_initialized(self) -> None:
         for each in self._loggers:

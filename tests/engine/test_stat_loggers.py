@@ -167,3 +167,38 @@ def test_one_that_holds_requests_up_is_told_and_switched_off(
     assert mine.is_off
     assert "Meddler failed in record()" in caplog.text
     assert "in which every request waited; it has 0 s" in caplog.text
+
+
+def test_record_is_called_in_the_form_that_the_logger_takes() -> None:
+    given: list[Any] = []
+
+    class Named(Quiet):
+        def record(self, stats: Any, iteration: Any, **more: Any) -> None:  # type: ignore[override]
+            given.append((stats, iteration, more))
+
+    class Earlier(Quiet):
+        def record(self, stats: Any, iteration: Any, engine_idx: int = 7) -> None:  # type: ignore[override]
+            given.append((stats, iteration, engine_idx))
+
+    class First(Quiet):
+        def record(self, stats: Any, iteration: Any) -> None:  # type: ignore[override]
+            given.append((stats, iteration))
+
+    class Now(Quiet):
+        def record(self, stats: Any, iteration: Any, mm: Any, index: int) -> None:  # type: ignore[override]
+            given.append((stats, iteration, mm, index))
+
+    class Plugin:
+        @hookimpl
+        def stat_logger(self) -> Any:
+            return [Named, Earlier, First, Now]
+
+    loggers = build(Host(["front"], PluginSettings(allow=()), [Plugin()]))
+    loggers.record(None, None)
+    both = (None, None)
+    assert given == [
+        (*both, {"mm_cache_stats": None, "engine_idx": 0}),
+        (*both, 0),
+        both,
+        (*both, None, 0),
+    ]
