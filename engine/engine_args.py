@@ -30,6 +30,7 @@ from .config import (
 from .ecosystem_arguments import FixedArguments
 from .engine_limits import check_blocks, check_limits, check_ranks
 from .errors import ConfigError
+from .given_arguments import take_forms
 from .hf_configs import apply_hf_configs
 from .model_choices import (
     DTYPES,
@@ -241,8 +242,13 @@ class EngineArgs(FixedArguments):
         ),
     ] = "fcfs"
     scheduler_cls: Annotated[
-        str, Setting("name of a registered scheduler, or a class path", group="Engine")
-    ] = "default"
+        str | None,
+        Setting(
+            "name of a registered scheduler, or a class path; default: the built-in one",
+            group="Engine",
+            unset=("default",),
+        ),
+    ] = None
     enable_prefix_caching: Annotated[
         bool, Setting("reuse the KV cache of a prompt's known beginning", group="Engine")
     ] = True
@@ -256,13 +262,14 @@ class EngineArgs(FixedArguments):
         ),
     ] = 1
     distributed_executor_backend: Annotated[
-        str,
+        str | None,
         Setting(
             "name of a registered executor, or a class path; auto: uni (the engine computes) for "
             "one rank, mp (a worker process for each rank) for more",
             group="Engine",
+            unset=("auto",),
         ),
-    ] = "auto"
+    ] = None
     worker_cls: Annotated[
         str,
         Setting(
@@ -327,6 +334,9 @@ class EngineArgs(FixedArguments):
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     plugins_asked: bool = field(default=False, init=False, repr=False, compare=False)
     """Whether the hook ``engine_config`` has had its say about these."""
+
+    def __post_init__(self) -> None:
+        take_forms(self)
 
     @classmethod
     def from_cli_settings(
@@ -463,11 +473,11 @@ class EngineArgs(FixedArguments):
         from .model_registry import check_architecture
         from .wrapped_config import check_model, take_model
 
-        check_limits(self)
+        self._check_again()
         claim = host.platform()
         platform = prepare_platform(host)
         section = check_model(self.create_model_config(), self, host)
-        check_limits(self)
+        self._check_again()
         config = take_model(self._join_all(section, claim, platform), section, self, host)
         architecture = check_architecture(config.model.architectures, host)
         model = check_with_platform(config.model, architecture, host)
@@ -476,11 +486,16 @@ class EngineArgs(FixedArguments):
         check_ranks(self, text_config_of(config.model.hf_config))
         return apply_platform(apply_fixups(config, host), platform, claim.plugin, host)
 
+    def _check_again(self) -> None:
+        """What plugins may have set since these were made."""
+        take_forms(self)
+        check_limits(self)
+
     def _join_all(self, section: ModelSection, claim: Claim, platform: Any) -> EngineConfig:
         from .config_changes import class_path
 
         executor, executor_reason = choose_executor(
-            class_path(self.distributed_executor_backend, "distributed_executor_backend"),
+            class_path(self.distributed_executor_backend or "auto", "distributed_executor_backend"),
             self.tensor_parallel_size,
         )
         return EngineConfig(
@@ -495,7 +510,7 @@ class EngineArgs(FixedArguments):
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,
                 policy=self.scheduling_policy,
-                scheduler_cls=class_path(self.scheduler_cls, "scheduler_cls"),
+                scheduler_cls=class_path(self.scheduler_cls or "default", "scheduler_cls"),
             ),
             parallel=ParallelConfig(
                 tensor_parallel_size=self.tensor_parallel_size,

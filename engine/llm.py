@@ -334,10 +334,7 @@ def make_engine_args(
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"unexpected keyword argument {name!r}{hint}")
-    given = taken
-    if isinstance(given.get("served_model_name"), str):
-        given["served_model_name"] = (given["served_model_name"],)
-    return kind(model=model, **given)
+    return kind(model=model, **taken)
 
 
 def _conversations(given: Any) -> list[Sequence[Message]]:

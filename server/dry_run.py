@@ -99,15 +99,23 @@ def _acting(
             config.model.tokenizer,
             "the model" if origin.kind == "default" else str(origin),
         ),
+        "distributed_executor_backend": (
+            config.parallel.distributed_executor_backend,
+            f"{origin}; {config.parallel.executor_reason}",
+        ),
     }
     if name in decided:
         return decided[name]
+    given = settings.values[name]
+    if given is None and name == "scheduler_cls":
+        given = "default"
     for section in (config.cache, config.scheduler, config.parallel):
-        value = getattr(section, name, settings.values[name])
-        if value != settings.values[name]:
-            return value, f"{config.device.platform_owner}; {origin}: {settings.values[name]}"
+        value = getattr(section, name, given)
+        if value != given:
+            return value, f"{config.device.platform_owner}; {origin}: {given}"
     holder: Any = {"engine": settings.engine_args, "server": settings.server}.get(owner)
-    return settings.values[name] if holder is None else getattr(holder, name), str(origin)
+    acting = None if holder is None else getattr(holder, name)
+    return given if acting is None else acting, str(origin)
 
 
 def _show_secret(keys: Any) -> str:

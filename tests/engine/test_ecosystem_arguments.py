@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+from hookserve.engine.compilation_section import CompilationConfig
+from hookserve.engine.config_sections import StructuredOutputsConfig
 from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.errors import ConfigError
 from hookserve.engine.llm import make_engine_args
@@ -49,3 +53,32 @@ def test_what_would_have_to_change_something_is_refused(
 def test_what_nobody_has_is_a_type_error(name: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         make_engine_args(EngineArgs, "m", {name: 1})
+
+
+def test_none_is_what_an_argument_is_without_being_given() -> None:
+    names = [each.name for each in fields(EngineArgs) if each.init]
+    assert EngineArgs(**dict.fromkeys(names)) == EngineArgs()
+
+
+def test_what_a_plugin_may_be_the_first_to_choose_is_none() -> None:
+    args = EngineArgs()
+    assert (args.scheduler_cls, args.distributed_executor_backend) == (None, None)
+
+
+def test_a_name_alone_and_sections_of_the_configuration_are_taken() -> None:
+    args = EngineArgs(
+        served_model_name="m",  # type: ignore[arg-type]
+        compilation_config=CompilationConfig(custom_ops=["none"]),  # type: ignore[arg-type]
+        structured_outputs_config=StructuredOutputsConfig(backend="x"),  # type: ignore[arg-type]
+    )
+    assert args.served_model_name == ("m",)
+    assert args.compilation_config == {"custom_ops": ["none"]}
+    assert args.structured_outputs_config == {"backend": "x"}
+    assert EngineArgs(compilation_config=3).compilation_config == {"mode": 3}  # type: ignore[arg-type]
+
+
+def test_what_is_taken_back_once_the_arguments_are_there_is_what_it_was(tiny_llama: Path) -> None:
+    args = EngineArgs(model=str(tiny_llama), max_num_seqs=3, scheduler_cls="a:B")
+    args.max_num_seqs = args.scheduler_cls = None  # type: ignore[assignment]
+    scheduler = args.create_engine_config().scheduler_config
+    assert (scheduler.max_num_seqs, scheduler.scheduler_cls) == (32, "default")
