@@ -7,6 +7,7 @@ layers are chosen elsewhere; when it is asked what, ``platform_calls`` knows.
 
 from __future__ import annotations
 
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import resources
@@ -251,8 +252,8 @@ class Platform(PlatformFacts):
     def available_memory(cls) -> tuple[int, str]:
         """Bytes of the device that are free now, and where the number comes from: a device with a
         memory of its own says how much it has and how much is used."""
-        own = cls.get_device_total_memory.__func__  # type: ignore[attr-defined]
-        if own is Platform.get_device_total_memory.__func__:  # type: ignore[attr-defined]
+        own = getattr_static(cls, "get_device_total_memory")
+        if own is vars(Platform)["get_device_total_memory"]:
             return resources.available_memory()
         free = cls.get_device_total_memory() - int(cls.get_current_memory_usage())
         return max(0, free), f"memory of {cls.get_device_name()} beyond what this process uses"

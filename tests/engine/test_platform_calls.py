@@ -231,7 +231,13 @@ def test_a_device_with_memory_of_its_own_has_what_is_not_used_of_it() -> None:
         def get_current_memory_usage(cls, device: torch.device | None = None) -> float:
             return 400.0
 
+    class Larger(Board):
+        @staticmethod
+        def get_device_total_memory(device_id: int = 0) -> int:
+            return 2000
+
     assert Board.available_memory()[0] == 600
+    assert Larger.available_memory()[0] == 1600
     assert "board" in Board.available_memory()[1]
 
 
