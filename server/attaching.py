@@ -150,6 +150,7 @@ class Lifespan:
         """What it yields, which is nothing or a mapping.
 
         Raises:
+            TypeError: it yields something else, and is ended.
             whatever it raises before that.
         """
         self._entered = asyncio.get_running_loop().create_future()
@@ -157,7 +158,11 @@ class Lifespan:
         first: set[asyncio.Future[Any]] = {self._task, self._entered}
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if self._entered.done():
-            return self._entered.result() or {}
+            state: Any = self._entered.result() or {}
+            if not isinstance(state, Mapping):
+                self.cancel()
+                raise TypeError(f"a lifespan yields a {type(state).__name__}; expected a mapping")
+            return state
         await self._task
         raise RuntimeError("the lifespan ended before it began")
 

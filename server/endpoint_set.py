@@ -115,7 +115,7 @@ class EndpointSet:
         for served in list(self._served):
             if served.attachment is not None and served.claim.plugin.state == "active":
                 with gathering(self.app, served.claim.owner) as late:
-                    failure = await self._enter_lifespan(served)
+                    failure = await self._enter_lifespan(served, client)
                 self._go_on(served, late, failure and f"startup handlers: {failure}")
 
     async def _init_one(
@@ -130,14 +130,10 @@ class EndpointSet:
                     name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
                     await within(budget_s, _awaitable(init(client, state, settings)), name)
         except caught() as error:
-            if client.errored:
-                raise client.dead_error from error
-            if isinstance(error, OutOfTimeError):
-                return f"it took more than {budget_s:g} s"
-            return describe_error(error)
+            return _failure(client, error, f"it took more than {budget_s:g} s")
         return None
 
-    async def _enter_lifespan(self, served: Served) -> str | None:
+    async def _enter_lifespan(self, served: Served, client: PromptClient) -> str | None:
         """What went wrong, or nothing."""
         assert served.attachment is not None
         budget_s = self._host.settings.startup_hook_timeout_s
@@ -151,8 +147,7 @@ class EndpointSet:
                     lifespan.cancel()
                     raise
         except caught() as error:
-            late = isinstance(error, OutOfTimeError)
-            return f"they took more than {budget_s:g} s" if late else describe_error(error)
+            return _failure(client, error, f"they took more than {budget_s:g} s")
         self._lifespans.append((served, lifespan))
         served.attachment.around.state = state
         return None
@@ -169,7 +164,7 @@ class EndpointSet:
             failure = _catch_all(grown, core_routes(self._served)) if late.routes else None
             self._served[self._served.index(served)] = grown
         if failure is not None:
-            _deny(self._host, served.claim, "run", failure)
+            _deny(self._host, served.claim, "run", f"endpoint {served.claim.name}: {failure}")
             self.drop_inactive()
         elif late.routes:
             self._arrange()
@@ -370,6 +365,17 @@ def _with_late(served: Served, late: Additions) -> Served:
 
 def _active(served: Iterable[Served]) -> list[Served]:
     return [each for each in served if each.claim.plugin.state == "active"]
+
+
+def _failure(client: PromptClient, error: BaseException, late: str) -> str:
+    """What went wrong while an endpoint was given the engine.
+
+    Raises:
+        EngineDeadError: the engine is what is gone.
+    """
+    if client.errored:
+        raise client.dead_error from error
+    return late if isinstance(error, OutOfTimeError) else describe_error(error)
 
 
 def _warn_of_end(claim: Claim, what: str, error: BaseException) -> None:

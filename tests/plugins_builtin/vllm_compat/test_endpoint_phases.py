@@ -14,6 +14,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from starlette.responses import PlainTextResponse
 
 from endpoint_plugins import Attach, One, Routes, Two
+from hookserve.engine.errors import EngineDeadError
 from hookserve.server.secret import Secret
 from scripted_engine import say
 
@@ -77,7 +78,7 @@ def test_startup_and_shutdown_handlers_run_once_around_the_service(serve_script:
     assert tasks[0] is tasks[1]
 
 
-@pytest.mark.parametrize("fault", ["raises", "hangs"])
+@pytest.mark.parametrize("fault", ["raises", "hangs", "yields"])
 def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
     serve_script: Any, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,9 +89,16 @@ def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
             raise RuntimeError("no licence")
         await asyncio.Event().wait()
 
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[str]:
+        yield "a word"
+
     def failing(app: FastAPI) -> None:
         app.add_api_route("/v1/failing", lambda: "here")
-        app.router.add_event_handler("startup", start)
+        if fault == "yields":
+            app.router.lifespan_context = lifespan
+        else:
+            app.router.add_event_handler("startup", start)
 
     def other(app: FastAPI) -> None:
         app.add_api_route("/v1/other", lambda: "here")
@@ -103,11 +111,39 @@ def test_a_startup_handler_that_fails_puts_its_plugin_out_alone(
             assert (await served.http.get("/v1/failing")).status_code == 404
             assert (await served.http.get("/v1/other")).json() == "here"
             (line,) = served.runtime.host.problems()
-        said = {"raises": "RuntimeError: no licence", "hangs": "they took more than 0.3 s"}
+        said = {
+            "raises": "RuntimeError: no licence",
+            "hangs": "they took more than 0.3 s",
+            "yields": "TypeError: a lifespan yields a str; expected a mapping",
+        }
         assert line.endswith(f"startup handlers: {said[fault]}") and "object:One" in line
 
     asyncio.run(run())
     assert told == ["up"]
+
+
+def test_an_engine_that_dies_meanwhile_is_not_the_plugins_fault(serve_script: Any) -> None:
+    class Plugin(Routes):
+        is_deadly = False
+
+        def attach_router(self, app: FastAPI) -> None:
+            app.router.add_event_handler("startup", self.start)
+
+        async def start(self) -> None:
+            if self.is_deadly:
+                self.given[0]._client.mark_dead(EngineDeadError("it fell over"))
+                await self.given[0].check_health()
+
+    async def run() -> None:
+        plugin = Plugin(print)
+        async with serve_script(say("ab"), plugins=[One(plugin)]) as served:
+            runtime, plugin.is_deadly = served.runtime, True
+            client = runtime.serving.prompt_client
+            with pytest.raises(EngineDeadError, match="it fell over"):
+                await runtime.endpoints.init_state(client, runtime.app.state, runtime.settings)
+            assert runtime.host.problems() == []
+
+    asyncio.run(run())
 
 
 def test_a_shutdown_handler_that_fails_keeps_nobody_from_stopping(
