@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .config_changes import fold_changes
 from .ecosystem_arguments import FixedArgumentError
 from .errors import ConfigError, HookserveError
+from .given_arguments import take_forms
 from .plugin_arguments import tell_change
 from .vllm_config import ModelConfig, VllmConfig
 
@@ -67,7 +68,8 @@ class _Changes:
         self._known = self._state()
 
     def _state(self) -> dict[str, Any]:
-        """Also of what is changed in its place."""
+        """Also of what is changed in its place; in the forms that the host gives them."""
+        take_forms(self.args)
         return {
             each.name: _copy(getattr(self.args, each.name))
             for each in fields(self.args)

@@ -147,6 +147,19 @@ def test_what_the_methods_give_back_may_be_changed(
     assert f"{OWNER} changed compilation_config.mode from 'NONE' to 'VLLM_COMPILE'" in lines
 
 
+def test_a_form_that_the_host_gives_a_value_is_nobodys_change(
+    wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hookserve.engine.plugin_arguments")
+    host = wrap(before_engine="self.compilation_config = 3")
+    args = EngineArgs(model=str(tiny_llama))
+    args.served_model_name = "mine"  # type: ignore[assignment]
+    assert args.to_engine_config(host).model.served_model_names == ("mine",)
+    assert args.sources == {"compilation_config": f"plugin {OWNER}"}
+    (told,) = [each for each in caplog.messages if " set " in each]
+    assert told == f"plugin {OWNER} set compilation_config to {{'mode': 3}} (it was {{}})"
+
+
 def test_a_server_shows_whose_value_it_is(wrap: Callable[..., Host], tiny_llama: Path) -> None:
     host = wrap(before_engine="self.enforce_eager = True", after_model="model.max_model_len = 48")
     made = configure(resolve_settings({"model": str(tiny_llama)}, {"HOME": "/"}), host)
