@@ -164,6 +164,7 @@ def get_rope(
     max_position: int,
     is_neox_style: bool = True,
     rope_parameters: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> RotaryEmbedding:
     """The rotary embedding for these parameters, shared by the layers of one model.
 
@@ -173,6 +174,7 @@ def get_rope(
         is_neox_style: pairs are halves of a head; interleaved pairs are not supported.
         rope_parameters: ``rope_theta``, ``rope_type``, ``partial_rotary_factor`` and the
             scaling's own keys (``rotary_frequencies``).
+        dtype: of what is turned; ``None``: torch's default one.
 
     Raises:
         ValueError: for a kind of rotation that is not supported; the message lists those that
@@ -183,7 +185,8 @@ def get_rope(
     _check(head_size, rotary_dim, is_neox_style)
     context = get_model_context()
     scaling = tuple(sorted((name, repr(value)) for name, value in parameters.items()))
-    key = ("rope", head_size, max_position, scaling)
+    dtype = dtype or torch.get_default_dtype()
+    key = ("rope", head_size, max_position, scaling, dtype)
     if context is not None and key in context.shared:
         shared: RotaryEmbedding = context.shared[key]
         return shared
@@ -193,7 +196,6 @@ def get_rope(
         max_length = context.max_model_len if context else None
         inv_freq, factor = _frequencies(rotary_dim, max_position, parameters, max_length)
         own = {"inv_freq": inv_freq, "attention_factor": factor}
-    dtype = torch.get_default_dtype()
     base = base_of(parameters)
     rope = kind(head_size, rotary_dim, max_position, base, is_neox_style, dtype, **own)
     if context is not None:

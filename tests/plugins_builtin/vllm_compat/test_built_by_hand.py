@@ -163,3 +163,28 @@ def test_a_model_that_is_being_loaded_keeps_its_own_surroundings(
 
     load_model(make_vllm_config(tiny_llama), Nested)
     assert built == [RMSNorm]  # the configuration that is loaded has been given no plugin's ops
+
+
+@pytest.mark.parametrize(
+    ("older", "parameters"),
+    [
+        ({"rotary_dim": 16, "base": 500.0}, {"rope_theta": 500.0}),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, {"type": "linear", "factor": 4.0}),
+        ({"rotary_dim": 10}, {"partial_rotary_factor": 0.625}),
+        ({"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.5}),
+    ],
+)
+def test_rotations_are_built_of_what_older_releases_gave(
+    older: dict[str, Any], parameters: dict[str, Any], vllm_facade: None
+) -> None:
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    ropes = [
+        get_rope(16, max_position=64, **older),
+        get_rope(16, 64, True, parameters, torch.float32),
+    ]
+    assert ropes[0].rotary_dim == ropes[1].rotary_dim
+    query, key = torch.randn(3, 16), torch.randn(3, 16)
+    turned = [rope.forward_native(torch.tensor([0, 5, 9]), query, key) for rope in ropes]
+    assert torch.equal(turned[0][0], turned[1][0]) and torch.equal(turned[0][1], turned[1][1])
+    assert not torch.equal(turned[0][0], query)
