@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, NoReturn
 
 from hookserve.engine.errors import UsageError
+from hookserve.engine.vllm_flags import VLLM_FLAGS, Flag, find_flag
 
-from .flags import VLLM_FLAGS, Flag, find_flag
 from .setting_values import Spec
 from .settings import GROUPS, MORE, all_specs, suggest
 

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hookserve.engine.vllm_flags import VLLM_FLAGS, Flag
+
 from .cli import VERBS
-from .flags import VLLM_FLAGS, Flag
 from .setting_values import Spec
 from .settings import EXTRA_ENVIRONMENT, GROUPS, all_specs
 

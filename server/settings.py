@@ -22,13 +22,13 @@ from hookserve.engine.engine_args import AsyncEngineArgs, EngineArgs
 from hookserve.engine.environment import VLLM_PLUGINS, adapter_lists, default_cache_dir, in_home
 from hookserve.engine.errors import ConfigError, UsageError
 from hookserve.engine.setting import Setting
+from hookserve.engine.vllm_flags import find_flag
 from hookserve.hookspecs.deprecated import deprecated
 from hookserve.hookspecs.settings import PluginSettings
 from hookserve.hookspecs.stability import unstable
 from hookserve.hookspecs.types import Role
 
 from .config_file import read_config_file
-from .flags import find_flag
 from .secret import Secret
 from .setting_values import Origin, Spec, check_value, derive_kind, read_text
 

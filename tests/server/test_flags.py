@@ -7,9 +7,9 @@ import argparse
 import pytest
 
 from hookserve.engine.errors import UsageError
+from hookserve.engine.vllm_flags import VLLM_FLAGS, Flag
 from hookserve.server.arguments import Parser, normalize, refuse_unknown, sift
 from hookserve.server.command_run import add_arguments, given_flags
-from hookserve.server.flags import VLLM_FLAGS, Flag
 from hookserve.server.settings import all_specs, resolve_settings
 
 BY_VERDICT = {
