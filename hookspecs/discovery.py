@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import facts as toml
 from .adapters import BUILTIN_PACKAGE, Adapter, Adapters, builtin_spec
-from .errors import PluginSelectionError
+from .errors import PluginSelectionError, describe_error
 from .plugin import (
     BUILTIN_GROUP,
     ENTRY_POINT_GROUP,
@@ -58,7 +58,14 @@ def discover(
     found: dict[str, Plugin] = {}
     for plugin in third:
         other = found.setdefault(plugin.identity, plugin)
-        if other is not plugin and other.file != plugin.file:
+        if other is plugin or other.file == plugin.file:
+            continue
+        if not other.is_explicit and not plugin.is_explicit:
+            other.fault = (
+                f"{plugin.distribution} has two entry points called {plugin.name} in the group "
+                f"{plugin.group}: which one is meant nobody can tell"
+            )
+        else:
             raise PluginSelectionError(
                 f"--plugin: {other.file} and {plugin.file} are both called {plugin.identity}; "
                 "rename one"
@@ -93,17 +100,61 @@ def find_plugins(
 def installed_plugins(adapters: Iterable[Adapter] = ()) -> list[Plugin]:
     """One plugin for each entry point of the group ``hookserve``, and what the adapters make of
     those of their groups."""
-    from importlib import metadata  # slow to import, and `--help` needs no plugin
-
     version = _host_version()
-    installed = metadata.entry_points()  # it reads every distribution's: once
-    plugins = [_installed(entry, version) for entry in installed.select(group=ENTRY_POINT_GROUP)]
+    installed, plugins = installed_entry_points()  # it reads every distribution's: once
+    plugins += [_installed(entry, version) for entry in installed.get(ENTRY_POINT_GROUP, ())]
     for adapter in adapters:
-        groups = sorted(name for name in installed.groups if name.startswith(adapter.prefix))
-        entries = [entry for name in groups for entry in installed.select(group=name)]
+        groups = sorted(name for name in installed if name.startswith(adapter.prefix))
+        entries = [entry for name in groups for entry in installed[name]]
         if entries:
             plugins += adapter.module.make_plugins(entries)
     return plugins
+
+
+def installed_entry_points() -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
+    """Those of every distribution, by group; and a plugin with a fault for each distribution whose
+    entry points cannot be read, as nobody knows what they are."""
+    from importlib import metadata  # slow to import, and `--help` needs no plugin
+
+    try:
+        found = metadata.entry_points()
+        return {group: list(found.select(group=group)) for group in found.groups}, []
+    except Exception:  # importlib.metadata documents no error for broken files
+        return _one_by_one()
+
+
+def _one_by_one() -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
+    """What is found where one distribution is broken; slower, as it asks each for its name."""
+    from importlib import metadata
+
+    seen: set[str] = set()
+    found: dict[str, list[EntryPoint]] = {}
+    broken: list[Plugin] = []
+    for distribution in metadata.distributions():
+        folder = Path(getattr(distribution, "_path", ""))
+        name, *_ = read_metadata(distribution)
+        if (name or str(folder)) in seen:
+            continue  # the first on the path is the one that is imported
+        seen.add(name or str(folder))
+        try:
+            for entry in distribution.entry_points:
+                found.setdefault(entry.group, []).append(entry)
+        except Exception as error:
+            broken.append(_unreadable(name, folder, error))
+    return found, broken
+
+
+def _unreadable(distribution: str | None, folder: Path, error: Exception) -> Plugin:
+    file = "entry_points.txt"
+    said = f"the entry points in {folder / file} cannot be read: {describe_error(error)}"
+    return Plugin(
+        identity=f"{distribution or folder.name}:{ENTRY_POINT_GROUP}:{file}",
+        name=file,
+        group=ENTRY_POINT_GROUP,
+        load=lambda: None,
+        distribution=distribution,
+        fault=f"{said}; install the distribution anew, or take it away",
+    )
 
 
 def _installed(entry: EntryPoint, host_version: str | None) -> Plugin:

@@ -5,10 +5,9 @@ Their names are discovery's to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from importlib import metadata
 from importlib.metadata import Distribution
 
+from hookserve.hookspecs.discovery import installed_entry_points
 from hookserve.hookspecs.plugin import ENTRY_POINT_GROUP
 from hookserve.hookspecs.selection import canonical
 
@@ -21,7 +20,7 @@ def is_vllm_itself(distribution: Distribution | None) -> bool:
     file is among its files. Files elsewhere under ``vllm/`` make no package of that name."""
     if distribution is None:
         return False
-    if _name(distribution) == PACKAGE:
+    if is_called_vllm(distribution):
         return True
     try:
         record = distribution.read_text("RECORD") or ""
@@ -30,9 +29,13 @@ def is_vllm_itself(distribution: Distribution | None) -> bool:
     return any(line.startswith(f"{_FIRST_FILE},") for line in record.splitlines())
 
 
+def is_called_vllm(distribution: Distribution) -> bool:
+    return _name(distribution) == PACKAGE
+
+
 def ported_distributions() -> set[str]:
     """The names of those that have an entry point for this host too."""
-    entries: Iterable[metadata.EntryPoint] = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    entries = installed_entry_points()[0].get(ENTRY_POINT_GROUP, ())
     return {_name(entry.dist) for entry in entries if entry.dist is not None}
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Any
 
 from hookserve.hookspecs import Plugin, current
-from hookserve.hookspecs.discovery import read_metadata
+from hookserve.hookspecs.discovery import installed_entry_points, read_metadata
 from hookserve.hookspecs.errors import describe_error
 from hookserve.hookspecs.notify_loop import caught
 
@@ -28,7 +27,7 @@ def load_group(group: str) -> dict[str, Any]:
     Raises:
         hookserve.hookspecs.HostError: there is no plugin host in this process, or not yet.
     """
-    entries: Iterable[metadata.EntryPoint] = metadata.entry_points(group=group)
+    entries = installed_entry_points()[0].get(group, ())
     by_identity = {f"{read_metadata(e.dist)[0]}:{e.group}:{e.name}": e for e in entries}
     found = {}
     for plugin in current().plugins:

@@ -18,7 +18,7 @@ from hookserve.hookspecs.plugin import Facts
 from hookserve.hookspecs.types import Role
 
 from . import endpoints
-from .distributions import is_vllm_itself, ported_distributions
+from .distributions import is_called_vllm, is_vllm_itself, ported_distributions
 from .general import GeneralPlugin
 
 ADAPTER = "vllm"
@@ -31,6 +31,8 @@ ENDPOINT = endpoints.GROUP
 LOGITS_PROCESSOR = "vllm.logits_processors"
 VICTIM_SELECTOR = "vllm.victim_selector"
 """Only forks of vLLM read it."""
+
+_A_BUILD = "its distribution: it installs vllm/__init__.py, as builds of vLLM itself do"
 
 _LIKENESS = 0.75
 """From here on a group's name is taken for a slip of the pen, from 0 to 1."""
@@ -148,9 +150,11 @@ GROUPS: dict[str, Group] = {
 
 
 def make_plugins(entries: Sequence[EntryPoint]) -> list[Plugin]:
-    """A plugin for each entry point that is not vLLM's own; none is imported."""
+    """A plugin for each entry point; none is imported. Those of vLLM's own are left out, without a
+    word where its distribution has its name."""
     ported = ported_distributions()
-    return [_make(entry, ported) for entry in entries if not is_vllm_itself(entry.dist)]
+    others = (each for each in entries if each.dist is None or not is_called_vllm(each.dist))
+    return [_make(entry, ported) for entry in others]
 
 
 def _make(entry: EntryPoint, ported: set[str]) -> Plugin:
@@ -166,9 +170,9 @@ def _make(entry: EntryPoint, ported: set[str]) -> Plugin:
         adapter=ADAPTER,
         fault=fault,
     )
-    if group is None:
+    if group is None or is_vllm_itself(entry.dist):
         plugin.facts = Facts(hooks=())
-        plugin.block(_unknown(entry.group))
+        plugin.block(_unknown(entry.group) if group is None else _A_BUILD)
         return plugin
     plugin.facts = Facts(roles=frozenset(group.roles), hooks=(group.hook,))
     fault_of_value = _fault_of(entry)

