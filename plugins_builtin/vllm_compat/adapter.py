@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint
 
 from hookserve.hookspecs import Plugin, PluginSettings
 
-from . import finder, groups, misses, selection
+from . import finder, selection
+from .distributions import PACKAGE
+from .groups import ADAPTER, make_plugins
+from .misses import explain
 
-HOST_PACKAGES = ("vllm",)
+__all__ = ["HOST_PACKAGES", "explain", "make_plugins", "prepare", "select"]
 
-
-def make_plugins(entries: Sequence[EntryPoint]) -> list[Plugin]:
-    return groups.make_plugins(entries)
+HOST_PACKAGES = (PACKAGE,)
 
 
 def select(plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[str], None]) -> None:
     selection.select(plugins, settings, say)
-    mine = [plugin for plugin in plugins if plugin.adapter == groups.ADAPTER]
+    mine = [plugin for plugin in plugins if plugin.adapter == ADAPTER]
     if any(plugin.state == "found" for plugin in mine):
         for line in finder.install().present_to(mine):
             say(line)
@@ -26,7 +26,3 @@ def select(plugins: Sequence[Plugin], settings: PluginSettings, say: Callable[[s
 
 def prepare() -> None:
     finder.install()
-
-
-def explain(error: BaseException) -> str | None:
-    return misses.explain(error)

@@ -37,10 +37,12 @@ def select(plugins: Sequence[Plugin], settings: PluginSettings, say: Say) -> Non
         _choose(plugin, entries, settings)
     if entries is None:
         _tell_of_closed(own, say)
-    elif any(entries):
+    elif any(entry.strip() for entry in entries):
         _tell_of_entries(entries, plugins, say)
         _tell_of_siblings(entries, own, say)
         _tell_of_unruled(entries, own, say)
+    elif text:
+        say(f"{VARIABLE} is {text!r}, which names nobody, as an empty list does")
     _tell_of_other_lists(own, settings, say)
 
 

@@ -107,7 +107,7 @@ def test_an_endpoint_is_opened_by_the_hosts_own_flag_too(entry: str) -> None:
     [
         ("toy_register,toy_stat_logger,toy_endpoint", []),
         ("toy_register,toy_stat_logger,toy_endpoint,,", []),
-        (" ", []),
+        (" ", ["VLLM_PLUGINS is ' ', which names nobody"]),
         (
             "toy_register, toy_endpoint,toy_stat_logger",
             ["the entry ' toy_endpoint' has a space around it", "leaves out its toy_endpoint"],
