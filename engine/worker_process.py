@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hookserve.hookspecs.errors import causes_of
 from hookserve.hookspecs.notify_loop import caught
 from hookserve.ops.errors import PeerLostError
 
@@ -165,10 +166,7 @@ class WorkerProcess(ChildProcess):
 
 def lost_a_peer(error: BaseException) -> bool:
     """Whether another rank's end is behind this error, whoever has wrapped it since."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, PeerLostError):
-        cause = cause.__cause__
-    return cause is not None
+    return any(isinstance(each, PeerLostError) for each in causes_of(error))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
