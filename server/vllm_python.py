@@ -70,11 +70,11 @@ def _module(words: list[str]) -> int:
 
 
 def _script(words: list[str]) -> int:
-    path = words[0]
+    path = os.path.abspath(words[0])  # as Python names it; ``sys.argv`` has what was written
     try:
         source = Path(path).read_bytes()
     except OSError as error:
-        print(f"vllm_python: can't open file {path!r}: {error.strerror}", file=sys.stderr)
+        print(f"vllm_python: can't open file {words[0]!r}: {error.strerror}", file=sys.stderr)
         return _EXIT_USAGE
     main = ModuleType("__main__")
     main.__file__ = path

@@ -83,12 +83,12 @@ if __name__ == "__main__":
 
     assert ended.returncode == 1
     assert ended.stdout.splitlines() == [
-        f"['program.py', '--flag', '{tmp_path}'] program.py True 2",
+        f"['program.py', '--flag', '{tmp_path}'] {tmp_path}/program.py True 2",
         "True __main__",
     ]
     error = ended.stderr[ended.stderr.index("Traceback") :].splitlines()
     assert [error[1].strip(), error[-1]] == [
-        'File "program.py", line 10, in <module>',
+        f'File "{tmp_path}/program.py", line 10, in <module>',
         "ZeroDivisionError: division by zero",
     ]
     identity = "plugin twice:vllm.general_plugins:twice"
