@@ -90,6 +90,8 @@ class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
 class LoadConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_format: str = "auto"
     """Name in the registry of model loaders; ``"auto"`` goes by the files' format."""
+    model_loader_extra_config: dict[str, Any] = {}
+    """JSON for a plugin's loader; nobody else looks at it."""
 
 
 class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ _STRUCT_FIELDS: dict[str, tuple[str, str]] = {
     "parallel_config.worker_cls": ("parallel", "worker_cls"),
     "parallel_config.worker_extension_cls": ("parallel", "worker_extension_cls"),
     "load_config.load_format": ("load", "load_format"),
+    "load_config.model_loader_extra_config": ("load", "model_loader_extra_config"),
     "structured_outputs_config.backend": ("structured_outputs", "backend"),
     "structured_outputs_config.disable_any_whitespace": (
         "structured_outputs",

@@ -176,7 +176,11 @@ class LoadConfig:
 
     @classmethod
     def from_engine_config(cls, config: EngineConfig) -> LoadConfig:
-        return cls(load_format=config.load.load_format)
+        load = config.load
+        return cls(
+            load_format=load.load_format,
+            model_loader_extra_config=dict(load.model_loader_extra_config),
+        )
 
 
 @dataclass

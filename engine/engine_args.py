@@ -141,6 +141,10 @@ class EngineArgs(FixedArguments):
             group="Model",
         ),
     ] = "auto"
+    model_loader_extra_config: Annotated[
+        dict[str, Any],
+        Setting("JSON for the loader of a plugin", group="Model", kind="json"),
+    ] = field(default_factory=dict)
     quantization: Annotated[
         str | None,
         Setting(
@@ -519,7 +523,10 @@ class EngineArgs(FixedArguments):
                 worker_cls=class_path(self.worker_cls, "worker_cls"),
                 worker_extension_cls=class_path(self.worker_extension_cls, "worker_extension_cls"),
             ),
-            load=LoadConfig(load_format=self.load_format),
+            load=LoadConfig(
+                load_format=self.load_format,
+                model_loader_extra_config=self.model_loader_extra_config,
+            ),
             structured_outputs=read_structured_outputs(self),
             device=DeviceConfig(
                 platform=claim.target_text(),

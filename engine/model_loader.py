@@ -207,7 +207,8 @@ def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseM
     """The loader that ``loader_name`` names.
 
     Raises:
-        ConfigError: if what is registered under the name is not a loader.
+        ConfigError: if what is registered under the name is not a loader, or is a built-in one
+            and there is a configuration for it.
     """
     host = host or current()
     name = loader_name(vllm_config)
@@ -216,6 +217,13 @@ def get_model_loader(vllm_config: VllmConfig, host: Host | None = None) -> BaseM
         raise ConfigError(
             f"load format {name!r}: {loader_class!r} is not a subclass of "
             "hookserve.engine.model_loader.BaseModelLoader"
+        )
+    claim = host.registry("model_loader").get(name)
+    extra = vllm_config.load_config.model_loader_extra_config
+    if extra and claim is not None and claim.plugin.is_builtin:
+        raise ConfigError(
+            f"--model-loader-extra-config {extra}: the loader {name!r} of {claim.owner} takes "
+            "none; expected {}, or a plugin's loader by --load-format"
         )
     loader = loader_class(vllm_config.load_config)
     if host.calls.hooks["weights"].guards:

@@ -213,6 +213,7 @@ STABILITY: Mapping[Kind, Mapping[Tier, tuple[str, ...]]] = MappingProxyType(
                 "--authenticator",
                 "--middleware",
                 "--quantization",
+                "--model-loader-extra-config",
                 "--logits-processors",
                 "--attention-backend",
                 "--structured-outputs-config",

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hookserve.engine import LLM
+from hookserve.engine import LLM, EngineArgs
 from hookserve.engine.errors import ConfigError, ModelFileError, UnknownArchitectureError
 from hookserve.engine.model_loader import (
     DefaultModelLoader,
@@ -22,6 +22,7 @@ from hookserve.engine.model_loader import (
     initialize_model,
 )
 from hookserve.engine.model_registry import check_architecture, resolve_architecture
+from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import ModelEntry, Named, bootstrap, hookimpl
 from hookserve.hookspecs.errors import PluginError, UnknownNameError
 from hookserve.hookspecs.settings import PluginSettings
@@ -165,6 +166,21 @@ def test_the_loader_goes_by_the_format_or_by_name(host: Any, tiny_llama: Path) -
     assert type(get_model_loader(config, host)) is GGUFModelLoader
     config.load_config.load_format = "other"
     assert type(get_model_loader(config, host)) is OtherLoader
+
+
+def test_what_is_said_for_a_plugins_loader_reaches_it_and_none_other(
+    host: Any, tiny_llama: Path
+) -> None:
+    args = EngineArgs(
+        model=str(tiny_llama), load_format="other", model_loader_extra_config={"threads": 3}
+    )
+    config = VllmConfig.from_engine_config(args.to_engine_config(host))
+    loader = get_model_loader(config, host)
+    assert type(loader) is OtherLoader
+    assert loader.load_config.model_loader_extra_config == {"threads": 3}
+    config.load_config.load_format = "auto"
+    with pytest.raises(ConfigError, match=r"{'threads': 3}: the loader 'safetensors' of .* none"):
+        get_model_loader(config, host)
 
 
 def test_a_loader_that_is_none_is_refused(host: Any, tiny_llama: Path) -> None:
