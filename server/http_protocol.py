@@ -96,10 +96,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return bool(self.parser.should_upgrade())
 
     def _opens_websocket(self) -> bool:
-        """Whether the connection is a WebSocket's from here on; not while a reply is due."""
+        """Whether the connection is a WebSocket's from here on; not while a reply is due, and with
+        GET alone (RFC 6455, 4.1): uvicorn answers nothing to another method."""
         if not self.parser.should_upgrade() or not self._should_upgrade():
             return False
-        return not self._is_replying()
+        return self.parser.get_method() == b"GET" and not self._is_replying()
 
     def _head_without_upgrade(self) -> bytes:
         version = self.parser.get_http_version().encode()

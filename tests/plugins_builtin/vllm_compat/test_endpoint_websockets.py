@@ -56,6 +56,10 @@ def test_a_websocket_is_spoken_by_the_servers_own_http(
                 await connect(f"ws://127.0.0.1:{port}/v1/nothing", additional_headers=key)
             offer = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: h2c"
             assert (await exchange(port, offer + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            offer = b"POST /v1/models HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close"
+            offer += b"\r\nAuthorization: Bearer k\r\nUpgrade: websocket\r\nContent-Length: 2"
+            reply = await exchange(port, offer + b"\r\n\r\nab")
+            assert reply.startswith(b"HTTP/1.1 405 "), "only GET opens one"
             served.runtime.health.set_draining()
             with pytest.raises(InvalidStatus, match="503"):
                 await connect(url, additional_headers=key)
