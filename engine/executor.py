@@ -135,22 +135,14 @@ class UniProcExecutor(Executor):
         non_block: bool = False,
     ) -> Any:
         """As the base says; a call in this process runs to its end also when that is too late."""
-        if non_block:
-            return done(lambda: self._call(method, timeout, args, kwargs or {}))
-        return self._call(method, timeout, args, kwargs or {})
-
-    def _call(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> list[Any]:
+        if non_block:  # of this class: a subclass' method has been called already
+            own = UniProcExecutor.collective_rpc
+            return done(lambda: own(self, method, timeout, args, kwargs))
         started = time.monotonic()
         if isinstance(method, str):
-            result = call_worker(self.worker, method, args, kwargs)
+            result = call_worker(self.worker, method, args, kwargs or {})
         else:
-            result = method(self.worker, *args, **kwargs)
+            result = method(self.worker, *args, **kwargs or {})
         if timeout is not None and time.monotonic() - started > timeout:
             raise TimeoutError(f"worker 0 has not answered within {timeout:g} s")
         return [result]

@@ -54,7 +54,7 @@ class BlockPool:
 
     def get_usage(self) -> float:
         """Blocks held by requests over all blocks, 0 to 1."""
-        return self.num_held / self.num_blocks
+        return (self.num_blocks - self.num_free) / self.num_blocks
 
     def find(self, block_hash: bytes) -> int | None:
         """The block with these contents, free or held."""

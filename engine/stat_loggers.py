@@ -38,14 +38,15 @@ MAX_CALL_S = 1.0
 
 
 class GuardedLogger:
-    """One logger and its owner. A failure is logged once and counted; after ``OBSERVE_FAILURES``
-    within ``OBSERVE_WINDOW_S`` the logger is called no more."""
+    """One logger and its owner, and what its ``record`` is given behind the statistics. A failure
+    is logged once and counted; after ``OBSERVE_FAILURES`` within ``OBSERVE_WINDOW_S`` the logger is
+    called no more."""
 
     def __init__(self, plugin: Plugin, name: str, instance: Any) -> None:
         self.plugin = plugin
         self.name = name
         self.instance = instance
-        self._more_args, self._more_named = _behind_the_statistics(instance)
+        self.more_args, self.more_named = _behind_the_statistics(instance)
         self.num_failures = 0
         self.is_off = False
         self._recent: deque[float] = deque(maxlen=OBSERVE_FAILURES)
@@ -53,9 +54,6 @@ class GuardedLogger:
     @property
     def owner(self) -> str:
         return self.plugin.identity
-
-    def record(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
-        self.call("record", scheduler, iteration, *self._more_args, **self._more_named)
 
     def call(self, method: str, *args: Any, optional: bool = False, **named: Any) -> None:
         def do(instance: Any) -> None:
@@ -197,7 +195,7 @@ class StatLoggers:
     def record(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
         """Hand one step's statistics to every logger."""
         for each in self._loggers:
-            each.record(scheduler, iteration)
+            each.call("record", scheduler, iteration, *each.more_args, **each.more_named)
 
     def log_engine_initialized(self) -> None:
         for each in self._loggers:
