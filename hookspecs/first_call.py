@@ -8,6 +8,7 @@ afterwards. Compiled functions and objects that can be called do not tell.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, MethodType
@@ -15,9 +16,9 @@ from typing import Any
 
 _KIND = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 
-_watched: list[FirstCall] = []
-"""By the numbers that their stand-ins hold: code that holds an object cannot be traced by those
-who compile it."""
+_watched: dict[str, FirstCall] = {}
+"""By the keys that their stand-ins hold: code that holds an object cannot be traced by those who
+compile it. No two processes have a key in common, but by a fork."""
 
 
 class FirstCall:
@@ -37,8 +38,9 @@ class FirstCall:
         if not self._has_signature:
             function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         self.code = function.__code__
-        self.stand_in = _make_stand_in(self.code, len(_watched))
-        _watched.append(self)
+        key = f"{os.getpid()}.{len(_watched)}"
+        self.stand_in = _make_stand_in(self.code, key)
+        _watched[key] = self
         function.__code__ = self.stand_in
 
     def note(self) -> FunctionType:
@@ -79,7 +81,7 @@ def code_of(function: FunctionType) -> CodeType:
 
 
 def _watcher(code: CodeType) -> FirstCall | None:
-    return next((each for each in _watched if each.stand_in is code), None)
+    return next((each for each in list(_watched.values()) if each.stand_in is code), None)
 
 
 def function_of(value: Any) -> FunctionType | None:
@@ -96,23 +98,34 @@ def function_of(value: Any) -> FunctionType | None:
 # -- what stands in --------------------------------------------------------------------------------
 
 
-def note_call(number: int) -> FunctionType:
-    """Asked by what stands in for a function, on its way to the function."""
-    return _watched[number].note()
+def note_call(key: str) -> FunctionType:
+    """Asked by what stands in for a function, on its way to the function.
+
+    Raises:
+        RuntimeError: the code alone has come here, from another process.
+    """
+    found = _watched.get(key)
+    if found is None:
+        raise RuntimeError(
+            "a function in the place of one of the server's was copied from process "
+            f"{key.partition('.')[0]} before its first call there, and its code stayed there; "
+            "send what it is made of, or call it once before"
+        )
+    return found.note()
 
 
 def _template(*args: Any, **kwargs: Any) -> Any:
     # By this name, as the names of the function's own module are not these.
     from hookserve.hookspecs.first_call import note_call
 
-    return note_call("its number")(*args, **kwargs)  # type: ignore[arg-type]
+    return note_call("its key")(*args, **kwargs)
 
 
-def _make_stand_in(code: CodeType, number: int) -> CodeType:
+def _make_stand_in(code: CodeType, key: str) -> CodeType:
     """Plain code, which hands on the coroutine or generator that the function makes; marked as the
     function's own is, since ``inspect`` goes by the marks."""
     template = _template.__code__
-    constants = (number if each == "its number" else each for each in template.co_consts)
+    constants = (key if each == "its key" else each for each in template.co_consts)
     return template.replace(
         co_consts=tuple(constants),
         co_flags=template.co_flags | code.co_flags & _KIND,

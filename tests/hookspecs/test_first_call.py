@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable
 from types import FunctionType
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hookserve.hookspecs import first_call
 from hookserve.hookspecs.first_call import code_of, watch_calls
 
 
@@ -188,6 +190,16 @@ def test_threads_that_come_first_together_are_all_answered() -> None:
     stand_in = FunctionType(slow.__code__, {})  # as a call that had begun before the code was back
     assert stand_in(7) == 7 and seen.called and slow(8) == 8
     assert stand_in(9) == 9 and not hasattr(slow, "__signature__")
+
+
+def test_code_that_is_alone_in_another_process_says_where_it_comes_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    total = closure(0)
+    watched(total)
+    monkeypatch.setattr(first_call, "_watched", {})  # as in a process that was sent the code
+    with pytest.raises(RuntimeError, match=f"copied from process {os.getpid()} before its first"):
+        total(1)
 
 
 def test_what_stands_in_holds_nothing_that_a_compiler_of_functions_does_not_know() -> None:
