@@ -8,7 +8,9 @@ is ``vllm_config``'s.
 
 from __future__ import annotations
 
+import copy
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +107,26 @@ class CompilationConfig:
         elif name == "cudagraph_mode" and isinstance(value, str):
             value = CUDAGraphMode[value]
         super().__setattr__(name, value)
+
+    def __copy__(self) -> CompilationConfig:
+        return self._made_of(vars(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompilationConfig:
+        """Plugins copy whole configurations, for one part of a model say; what belongs to the
+        worker, and the layers, are not copied along."""
+        shared = {name: getattr(self, name) for name in ("ops", "kernels")}
+        shared["static_forward_context"] = dict(self.static_forward_context)
+        own = {name: value for name, value in vars(self).items() if name not in shared}
+        return self._made_of({**copy.deepcopy(own, memo), **shared})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has parts of its own."""
+        return {**vars(self), "ops": None, "kernels": None, "static_forward_context": {}}
+
+    def _made_of(self, values: Mapping[str, Any]) -> CompilationConfig:
+        made = object.__new__(type(self))
+        vars(made).update(values)
+        return made
 
     @property
     def level(self) -> CompilationMode:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from hookserve.hookspecs import declare, is_claimed
+from hookserve.hookspecs import declare, is_claimed, known_claims
 
 from .registry_view import RegistryView
 
@@ -86,7 +86,8 @@ class ParserManager:
         names = [found.__name__] if name is None else [name] if isinstance(name, str) else name
         for each in names:
             if not force and is_claimed(cls.kind, each):
-                raise KeyError(f"{cls.kind} {each!r} is registered already")
+                owners = [one.owner for one in known_claims(cls.kind) if one.name == each]
+                raise KeyError(f"{cls.kind} {each!r} is registered already, by {', '.join(owners)}")
             declare(cls.kind, each, found)
 
 

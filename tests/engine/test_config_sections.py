@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,24 @@ def test_copies_are_equal_until_one_is_changed(tree: VllmConfig) -> None:
         assert other == tree and other.compute_hash() == tree.compute_hash()
         other.model_config.hf_config.hidden_size = 1
         assert other != tree
+
+
+def test_a_copy_shares_the_workers_own_parts_and_another_process_has_none(tree: VllmConfig) -> None:
+    part = threading.Lock()  # nobody can copy or pickle it
+    tree.compilation_config.ops = part
+    tree.compilation_config.static_forward_context["layer"] = part
+    for copied in (copy.deepcopy(tree).compilation_config, copy.copy(tree.compilation_config)):
+        assert copied.ops is part and copied.static_forward_context == {"layer": part}
+        copied.custom_ops = ["none"]
+        assert tree.compilation_config.custom_ops == []
+    apart = copy.deepcopy(tree).compilation_config
+    apart.static_forward_context.clear()
+    apart.custom_ops.append("none")
+    assert "layer" in tree.compilation_config.static_forward_context
+    assert tree.compilation_config.custom_ops == []
+    sent = pickle.loads(pickle.dumps(tree)).compilation_config
+    assert (sent.ops, sent.static_forward_context) == (None, {})
+    assert tree.compilation_config.ops is part
 
 
 def test_the_scheduler_is_named_or_a_class() -> None:

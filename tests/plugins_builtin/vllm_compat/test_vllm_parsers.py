@@ -320,7 +320,11 @@ def test_the_managers_show_what_there_is_and_say_what_there_is_not() -> None:
             (lambda: tool.find("hermse"), KeyError, "hermse.*there are: .*hermes"),
             (lambda: reasoning.register_module("x", module=hermes), TypeError, "no subclass"),
             (lambda: tool.register_module(7), TypeError, "a name is a str"),
-            (lambda: tool.register_module("mine", force=False, module=hermes), KeyError, "already"),
+            (
+                lambda: tool.register_module("mine", force=False, module=hermes),
+                KeyError,
+                "already, by obj",
+            ),
         ):
             with pytest.raises(error, match=said):
                 call()
