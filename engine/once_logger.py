@@ -45,7 +45,7 @@ def init_logger(name: str) -> OnceLogger:
     """The logger of this name, with ``debug_once``, ``info_once``, ``warning_once`` and
     ``error_once``."""
     found: Any = logging.getLogger(name)
-    if not hasattr(found, "info_once"):
+    if "info_once" not in vars(found):  # other libraries put such methods into every logger
         found.said_once = set()
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
             method = MethodType(_once(level), found)

@@ -70,3 +70,16 @@ def test_what_was_said_is_forgotten_before_it_is_too_much(
     for number in (1, 2, 1, 3, 1):
         init_logger(name).info_once("%d", number)
     assert [record.getMessage() for record in caplog.records] == ["1", "2", "3", "1"]
+
+
+def test_what_another_library_puts_into_every_logger_is_not_taken_for_it(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def info_once(self: logging.Logger, text: str) -> None:
+        self.info("by another: %s", text)
+
+    monkeypatch.setattr(logging.Logger, "info_once", info_once, raising=False)
+    caplog.set_level(logging.INFO, name)
+    init_logger(name).info_once("mine", scope="local")
+    init_logger(name).info_once("mine", scope="local")
+    assert caplog.messages == ["mine"]
