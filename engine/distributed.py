@@ -75,9 +75,7 @@ def add_communicator(
     group.communicator = cls(cpu_group, device, whole, "tp:0")
 
 
-def leave_ranks(group: TensorParallelGroup) -> None:
+def leave_ranks() -> None:
     """Part from the other ranks, in no order."""
-    if group.communicator is not None:
-        group.communicator.destroy()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from hookserve.hookspecs import current
-from hookserve.hookspecs.targets import import_target
 from hookserve.ops.context import TensorParallelGroup, set_tp_group
 
 from . import resources
@@ -99,7 +98,7 @@ class Worker(WorkerBase):
             backend, self.distributed_init_method, self.rank, self.world_size, self.device
         )
         with as_plugin(current(), self.platform_owner, "the device communicator"):
-            cls = import_target(self.platform.get_device_communicator_cls())
+            cls = current().adapters.import_path(self.platform.get_device_communicator_cls())
             add_communicator(self.tp_group, cls, backend, self.device)
 
     @property
@@ -122,8 +121,10 @@ class Worker(WorkerBase):
                     warn_of_loose_ends(ops)
                 current().describe_ops = partial(op_reports, ops)
             self.hooks.model_loaded(self.runner.model, self.vllm_config)
-            if self.tp_group.communicator is not None:
-                self.tp_group.communicator.prepare_communication_buffer_for_model(self.runner.model)
+            communicator = self.tp_group.communicator
+            if communicator is not None:
+                with as_plugin(current(), self.platform_owner, "the device communicator"):
+                    communicator.prepare_communication_buffer_for_model(self.runner.model)
             if ops is not None:
                 from .model_parts import heed_patched_attention
 
@@ -189,7 +190,10 @@ class Worker(WorkerBase):
         if self.tp_group.world_size > 1:
             from .distributed import leave_ranks
 
-            leave_ranks(self.tp_group)
+            if self.tp_group.communicator is not None:
+                with as_plugin(current(), self.platform_owner, "the device communicator"):
+                    self.tp_group.communicator.destroy()
+            leave_ranks()
 
 
 def check_device(device: torch.device, owner: str) -> None:

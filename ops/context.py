@@ -225,7 +225,7 @@ class TensorParallelGroup:
                     return self.communicator.all_reduce(x)
                 torch.distributed.all_reduce(x, group=self.group)
             except RuntimeError as error:
-                raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
+                raise self._lost(error) from error
         return x
 
     def all_gather(self, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -245,8 +245,12 @@ class TensorParallelGroup:
             parts = [torch.empty_like(x) for _ in range(self.world_size)]
             torch.distributed.all_gather(parts, x, group=self.group)
         except RuntimeError as error:
-            raise PeerLostError(f"rank {self.rank} cannot reach the others: {error}") from error
+            raise self._lost(error) from error
         return torch.cat(parts, dim=dim)
+
+    def _lost(self, error: RuntimeError) -> PeerLostError:
+        by = "" if self.communicator is None else f" by {type(self.communicator).__qualname__}"
+        return PeerLostError(f"rank {self.rank} cannot reach the others{by}: {error}")
 
 
 _SINGLE = TensorParallelGroup(rank=0, world_size=1)

@@ -206,3 +206,17 @@ def test_what_does_not_lie_in_one_piece_is_summed_too(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch.distributed, "all_reduce", double)
     assert torch.equal(TensorParallelGroup(0, 2).all_reduce(X.t()), 2 * X.t())
+
+
+def test_a_communicator_that_fails_is_named() -> None:
+    class Narrow:
+        def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("more than 4 kB")
+
+        def all_gather(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+            raise RuntimeError("more than 4 kB")
+
+    group = TensorParallelGroup(1, 2, communicator=Narrow())  # type: ignore[arg-type]
+    for exchange in (group.all_reduce, group.all_gather):
+        with pytest.raises(PeerLostError, match=r"^rank 1 .* by \S*Narrow: more than 4 kB$"):
+            exchange(X)
