@@ -44,6 +44,8 @@ def test_what_ranks_send_each_other_leaves_what_they_gave_alone() -> None:
         }
         gathered = distributed.tensor_model_parallel_gather(given, dst=1)
         assert (gathered is None) == (group.rank == 0)
+        with pytest.raises(ValueError, match="3 is not a multiple of 2"):
+            distributed.tensor_model_parallel_reduce_scatter(torch.ones(3))
         assert given[0, 0] == group.rank + 1
         return answers
 
@@ -79,7 +81,10 @@ def test_sizes_that_are_split() -> None:
         utils.divide(7, 3)
     parts = utils.split_tensor_along_last_dim(torch.arange(6).view(1, 6), 3, True)
     assert [part.tolist() for part in parts] == [[[0, 1]], [[2, 3]], [[4, 5]]]
-    assert [utils.get_pp_indices(7, rank, 3) for rank in range(3)] == [(0, 2), (2, 4), (4, 7)]
+    for layers, expected in ((6, [2, 2, 2]), (7, [2, 3, 2]), (8, [3, 3, 2])):
+        stages = [utils.get_pp_indices(layers, rank, 3) for rank in range(3)]
+        assert [to - start for start, to in stages] == expected
+        assert [0, *(to for _, to in stages)] == [*(start for start, _ in stages), layers]
 
 
 class Two(nn.Module):

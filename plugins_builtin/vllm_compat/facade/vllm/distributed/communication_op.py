@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .parallel_state import get_tp_group
+from .utils import divide
 
 __all__ = [
     "tensor_model_parallel_all_gather",
@@ -42,6 +43,11 @@ def tensor_model_parallel_gather(
 
 
 def tensor_model_parallel_reduce_scatter(input_: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """This rank's part, along a dimension, of the sum over the ranks."""
+    """This rank's part, along a dimension, of the sum over the ranks.
+
+    Raises:
+        ValueError: the dimension is not divided by the ranks evenly.
+    """
     group = get_tp_group()
-    return tensor_model_parallel_all_reduce(input_).chunk(group.world_size, dim)[group.rank]
+    size = divide(input_.shape[dim], group.world_size)
+    return tensor_model_parallel_all_reduce(input_).narrow(dim, group.rank * size, size)

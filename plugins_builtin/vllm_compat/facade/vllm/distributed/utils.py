@@ -34,8 +34,9 @@ def split_tensor_along_last_dim(
 
 
 def get_pp_indices(num_hidden_layers: int, pp_rank: int, pp_size: int) -> tuple[int, int]:
-    """The layers of a stage, from and to: as even as can be, the last stages having one more."""
+    """The layers of a stage, from and to: as even as can be; what is left over goes, one each, to
+    the stages before the last, which has the head too."""
     each, more = divmod(num_hidden_layers, pp_size)
-    longer = max(0, pp_rank - (pp_size - more))
-    start = pp_rank * each + longer
-    return start, start + each + (pp_rank >= pp_size - more)
+    first = pp_size - 1 - more
+    start = pp_rank * each + max(0, min(pp_rank, pp_size - 1) - first)
+    return start, start + each + (first <= pp_rank < pp_size - 1)
