@@ -289,12 +289,14 @@ class EngineClient:
         ):
             raise QueueFullError(f"{len(self._in_flight)} requests are unfinished; come back later")
 
-    def abort_now(self, engine_ids: Iterable[str]) -> None:
-        """Forget the requests and tell the engine to free them; finished ones are left out."""
+    def abort_now(self, engine_ids: Iterable[str]) -> list[str]:
+        """Forget the requests and tell the engine to free them; finished ones are left out. Which
+        of them it was."""
         gone = [engine_id for engine_id in engine_ids if self._in_flight.pop(engine_id, None)]
         if gone:
             self._send(Abort(gone))
             self._note_ended(gone, "abort")
+        return gone
 
     def finish(self, engine_id: str, reason: str, num_tokens: int) -> None:
         """A stop was found in text after ``num_tokens`` tokens; what comes later is dropped.

@@ -41,8 +41,9 @@ class _Live:
 
     def abort(self, client: EngineClient) -> None:
         self.is_aborted = True
-        client.abort_now(self.engine_ids)
-        for index, engine_id in enumerate(self.engine_ids):
+        aborted = client.abort_now(self.engine_ids)
+        for engine_id in aborted:
+            index = self.engine_ids.index(engine_id)
             self.sink.put(index, EngineCoreOutput(engine_id, finish_reason="abort"))
 
 

@@ -20,6 +20,7 @@ from hookserve.engine.errors import (
     NotServedError,
     QueueFullError,
 )
+from hookserve.engine.messages import AddRequest, EngineCoreOutput
 from hookserve.engine.prompt_client import PromptClient
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.plugins_builtin.vllm_compat.endpoints import EndpointEntry
@@ -121,6 +122,31 @@ def test_a_request_is_aborted_by_its_name(serve_script: Any, plugin: Any, admin:
                 await admin.engine.wait_for_requests_to_drain(timeout=0.01)
             del admin.engine._client._in_flight["other"]
             await admin.engine.wait_for_requests_to_drain()
+
+    asyncio.run(run())
+
+
+def test_an_abort_says_nothing_of_what_has_ended(
+    serve_script: Any, plugin: Any, admin: Admin
+) -> None:
+    """Of two sequences one ends at once, and the other one never."""
+
+    def script(request: AddRequest) -> list[EngineCoreOutput]:
+        ended = "length" if not lasting else None
+        lasting.append(request.request_id)
+        return [EngineCoreOutput(request.request_id, [97], ended)]
+
+    lasting: list[str] = []
+
+    async def run() -> None:
+        async with serve_script(script, plugins=[plugin]):
+            two, seen = SamplingParams(n=2, max_tokens=8), []
+            async for output in admin.engine.generate("hi", two, "mine"):
+                (sequence,) = output.outputs
+                seen.append((sequence.index, sequence.finish_reason))
+                if len(seen) == 2:
+                    await admin.engine.abort("mine")
+            assert seen == [(0, "length"), (1, None), (1, "abort")]
 
     asyncio.run(run())
 
