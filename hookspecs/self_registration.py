@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from .context import running
@@ -17,8 +18,19 @@ _at_import: dict[str, dict[tuple[str, str], Any]] = {}
 """What modules of each plugin registered while they were imported, by identity: a module runs once
 in a process, and a process may have one host after another."""
 
-_at_call: dict[str, tuple[Callable[[], Any], dict[tuple[str, str], Any]]] = {}
-"""The function of each plugin that ``call_once`` has called, and what it registered."""
+
+@dataclass
+class _Call:
+    """What ``call_once`` has called."""
+
+    function: Callable[[], Any]
+    declared: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """What it registered."""
+    answer: Any = None
+
+
+_at_call: dict[str, _Call] = {}
+"""By the identity of the plugin."""
 
 
 def declare(kind: str, name: str, target: Any) -> None:
@@ -40,29 +52,29 @@ def declare(kind: str, name: str, target: Any) -> None:
     if _is_at_import():
         _at_import.setdefault(plugin.identity, {})[kind, name] = target
     elif plugin.identity in _at_call:
-        _at_call[plugin.identity][1][kind, name] = target
+        _at_call[plugin.identity].declared[kind, name] = target
 
 
 def call_once(function: Callable[[], Any]) -> Any:
-    """Call a function of the plugin whose code is running, which registers by calls, as a host
-    after the first one must not: what it did to the process is done. What it registered then is
-    registered again.
+    """Call a function of the plugin whose code is running, which a host after the first one must
+    not: what it did to the process is done. What it registered then is registered again.
 
-    Returns: what it returns; ``None`` where it is not called.
+    Returns: what it answered when it was called.
     """
     plugin = running()
     assert plugin is not None and plugin.registrar is not None, "no plugin's code is running"
-    before, declared = _at_call.get(plugin.identity, (None, {}))
-    if before is function:
-        for (kind, name), target in declared.items():
+    before = _at_call.get(plugin.identity)
+    if before is not None and before.function is function:
+        for (kind, name), target in before.declared.items():
             plugin.registrar.declare(kind, name, target)
-        return None
-    _at_call[plugin.identity] = function, {}
+        return before.answer
+    call = _at_call[plugin.identity] = _Call(function)
     try:
-        return function()
+        call.answer = function()
     except BaseException:
         forget_call(plugin.identity)  # what failed has left nothing
         raise
+    return call.answer
 
 
 def forget_call(identity: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple
 
 from hookserve.hookspecs import Named, Plugin, QueuedRequest, hookimpl
 from hookserve.hookspecs.discovery import find_module_file, read_metadata
 from hookserve.hookspecs.plugin import Facts
+from hookserve.hookspecs.self_registration import call_once
 from hookserve.hookspecs.types import Role
 
 from . import endpoints
@@ -40,14 +40,14 @@ _LIKENESS = 0.75
 
 class PlatformPlugin:
     """A function that answers the class path of a platform, or ``None``: not on this machine. It is
-    asked once, also where the module of another plugin asks before all are asked."""
+    called once in a process, also where the module of another plugin asks before all are asked."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self._ask = cache(function)
+        self._function = function
 
     @hookimpl
     def platform(self) -> Any:
-        return self._ask()
+        return call_once(self._function)
 
 
 class StatLoggerPlugin:

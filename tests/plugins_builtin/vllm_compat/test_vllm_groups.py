@@ -475,12 +475,11 @@ def test_a_platform_is_asked_once_for_its_class_path(site: Path) -> None:
     entries = {name: f"plat:{name}" for name in ("here", "nowhere")}
     install_plugin(site, "plat", {"plat": body}, groups={"vllm.platform_plugins": entries})
 
-    host = host_of("front", "engine", "worker")
-
+    for host in [host_of("front", "engine", "worker") for _ in range(2)]:
+        claims = [claim for claim in host.registry("platform").claims() if claim.plugin.adapter]
+        assert [(each.name, each.target) for each in claims] == [("here", "plat.platform.Platform")]
+        assert states(host)["plat:vllm.platform_plugins:nowhere"] == "active"
     assert sys.modules["plat"].calls == [1]
-    claims = [claim for claim in host.registry("platform").claims() if claim.plugin.adapter]
-    assert [(claim.name, claim.target) for claim in claims] == [("here", "plat.platform.Platform")]
-    assert states(host)["plat:vllm.platform_plugins:nowhere"] == "active"
 
 
 @pytest.mark.parametrize("given", ["class Loose:\n    pass", "def Loose(config, index=0): ..."])
