@@ -225,6 +225,28 @@ def test_what_is_recorded_has_vllms_names(install: Any) -> None:
     host.close()
 
 
+def test_metrics_named_after_vllm_are_forgotten_and_no_other_is_asked(vllm_facade: None) -> None:
+    from vllm.v1.metrics.prometheus import get_prometheus_registry, unregister_vllm_metrics
+
+    class Broken(Collector):
+        def describe(self) -> Any:
+            return []
+
+        def collect(self) -> Any:
+            raise RuntimeError("no numbers")
+
+    registry, broken, other = get_prometheus_registry(), Broken(), Gauge("not_its", "another's")
+    registry.register(broken)
+    try:
+        for _ in range(2):
+            Gauge("vllm_twice", "a plugin's")
+            unregister_vllm_metrics()
+        assert other in registry._collector_to_names and broken in registry._collector_to_names
+    finally:
+        registry.unregister(broken)
+        registry.unregister(other)
+
+
 def test_metrics_of_the_process_fail_alone_and_hide_nothing_of_the_servers(
     serve_script: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

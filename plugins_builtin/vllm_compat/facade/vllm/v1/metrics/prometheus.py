@@ -24,7 +24,8 @@ def get_prometheus_registry() -> CollectorRegistry:
 def unregister_vllm_metrics() -> None:
     """Forget the metrics of the process' registry that are named after vLLM, so that they can be
     made again."""
-    for metric in [*REGISTRY.collect()]:
-        collector = REGISTRY._names_to_collectors.get(metric.name)
-        if "vllm" in metric.name and collector is not None:
-            REGISTRY.unregister(collector)
+    named = {
+        id(each): each for name, each in REGISTRY._names_to_collectors.items() if "vllm" in name
+    }
+    for collector in named.values():
+        REGISTRY.unregister(collector)
