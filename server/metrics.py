@@ -178,11 +178,12 @@ class MetricsPage:
             kept = [m for m in REGISTRY.collect() if not m.name.startswith(_OF_THE_LIBRARY)]
             text, hidden = render(_Families(kept), taken)
         except caught() as error:
-            said = describe_error(error)
-            self._tell("", "no metric of %s is shown: one cannot be read: %s", whose, said)
+            said = "no metric of %s is shown: one cannot be read: %s"
+            self._tell(("", whose), said, whose, describe_error(error))
             return b""
+        said = "the metric %s of %s is not shown: the name is taken"
         for name in hidden:
-            self._tell(name, "the metric %s of %s is not shown: the name is taken", name, whose)
+            self._tell((name, whose), said, name, whose)
         return text
 
     def _text_of(self, each: GuardedLogger, taken: set[str]) -> bytes:
@@ -193,13 +194,13 @@ class MetricsPage:
         text, hidden = each.ask("its metrics", read) or (b"", [])
         said = "plugin %s: the metric %s of stat logger %s is not shown: the name is taken"
         for name in hidden:
-            self._tell(name, said, each.owner, name, each.name)
+            self._tell((name, each.owner, each.name), said, each.owner, name, each.name)
         return text
 
-    def _tell(self, name: str, said: str, *parts: str) -> None:
+    def _tell(self, which: tuple[str, ...], said: str, *parts: str) -> None:
         """Warn of a metric, once."""
-        if (name, *parts) not in self._told:
-            self._told.add((name, *parts))
+        if which not in self._told:
+            self._told.add(which)
             logger.warning(said, *parts)
 
 
