@@ -251,11 +251,14 @@ def test_metrics_of_the_process_fail_alone_and_hide_nothing_of_the_servers(
     serve_script: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Collector):
+        num_asked = 0
+
         def describe(self) -> Any:
             return []
 
         def collect(self) -> Any:
-            raise RuntimeError("no numbers")
+            self.num_asked += 1
+            raise RuntimeError(f"no numbers, {self.num_asked}")
 
     async def run() -> None:
         async with serve_script(say("abc")) as served:
@@ -281,7 +284,7 @@ def test_metrics_of_the_process_fail_alone_and_hide_nothing_of_the_servers(
     where = "prometheus_client.REGISTRY, where plugins keep their own"
     assert [each for each in caplog.messages if where in each] == [
         f"the metric hookserve_num_requests_running of {where} is not shown: the name is taken",
-        f"no metric of {where} is shown: one cannot be read: RuntimeError: no numbers",
+        f"no metric of {where} is shown: one cannot be read: RuntimeError: no numbers, 1",
     ]
 
 
