@@ -4,13 +4,41 @@ with a word, which are refused, and which can at least be read. Why stands in ``
 
 from __future__ import annotations
 
+import difflib
+import functools
 import logging
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from .errors import ConfigError
 from .vllm_flags import Flag, find_flag
 
 logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=type[Any])
+
+
+def taking_others(kind: C) -> C:
+    """Decorates a dataclass whose constructor is given arguments of the ecosystem's, too.
+
+    The constructor raises:
+        TypeError: an argument that is none, with the nearest one that is.
+        ConfigError: one of the ecosystem's that is refused, with the reason.
+    """
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        known = [each.name for each in fields(self)]
+        for name in [name for name in given if name not in known]:
+            if not without_effect(name, given.pop(name)):
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+        make(self, *args, **given)
+
+    kind.__init__ = __init__
+    return kind
 
 
 def without_effect(name: str, value: Any) -> bool:

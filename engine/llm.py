@@ -5,18 +5,15 @@ The loop is ``llm_engine``'s; this file knows batches, chats, and the person who
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .ecosystem_arguments import without_effect
 from .engine_args import EngineArgs
 from .errors import InvalidRequestError
 from .input_processor import ReadyRequest
@@ -72,7 +69,7 @@ class LLM:
         **engine_args: Any,
     ) -> None:
         engine = LLMEngine.from_engine_args(
-            make_engine_args(EngineArgs, model, {"disable_log_stats": True, **engine_args}),
+            EngineArgs(model=model, **{"disable_log_stats": True, **engine_args}),
             plugins=plugins,
             plugin_settings=plugin_settings,
             log_stats_interval=log_stats_interval,
@@ -317,24 +314,6 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
-
-
-def make_engine_args(
-    kind: type[EngineArgs], model: str | None, given: dict[str, Any]
-) -> EngineArgs:
-    """
-    Raises:
-        TypeError: an argument that is none, with the nearest one that is.
-        ConfigError: one of the ecosystem's that is refused, with the reason.
-    """
-    known = [each.name for each in fields(kind)]
-    taken = dict(given)
-    for name in [name for name in given if name not in known]:
-        if not without_effect(name, taken.pop(name)):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
-    return kind(model=model, **taken)
 
 
 def _conversations(given: Any) -> list[Sequence[Message]]:

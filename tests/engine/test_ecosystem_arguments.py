@@ -10,9 +10,8 @@ import pytest
 
 from hookserve.engine.compilation_section import CompilationConfig
 from hookserve.engine.config_sections import StructuredOutputsConfig
-from hookserve.engine.engine_args import EngineArgs
+from hookserve.engine.engine_args import AsyncEngineArgs, EngineArgs
 from hookserve.engine.errors import ConfigError
-from hookserve.engine.llm import make_engine_args
 
 
 def test_what_changes_nothing_may_be_given(caplog: pytest.LogCaptureFixture) -> None:
@@ -25,7 +24,7 @@ def test_what_changes_nothing_may_be_given(caplog: pytest.LogCaptureFixture) -> 
         "speculative_config": None,
         "seed": 3,
     }
-    args = make_engine_args(EngineArgs, "m", given)
+    args = EngineArgs(model="m", **given)
     assert (args.model, args.seed) == ("m", 3)
     assert [record.getMessage() for record in caplog.records] == [
         "gpu_memory_utilization has no effect, because on a CPU the KV cache is sized by "
@@ -46,13 +45,13 @@ def test_what_would_have_to_change_something_is_refused(
     name: str, value: object, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_engine_args(EngineArgs, "m", {name: value})
+        EngineArgs(model="m", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["max_model_length", "port"])
 def test_what_nobody_has_is_a_type_error(name: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-        make_engine_args(EngineArgs, "m", {name: 1})
+        AsyncEngineArgs(model="m", **{name: 1})
 
 
 def test_none_is_what_an_argument_is_without_being_given() -> None:
