@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hookserve.hookspecs import current
-from hookserve.ops.context import TensorParallelGroup, set_tp_group
+from hookserve.ops.context import TensorParallelGroup, set_tp_group, stay_in_tp_group
 
 from . import resources
 from .errors import ConfigError
@@ -97,6 +97,7 @@ class Worker(WorkerBase):
         self.tp_group = join_ranks(
             backend, self.distributed_init_method, self.rank, self.world_size, self.device
         )
+        stay_in_tp_group(self.tp_group)  # for methods that others than this class define
         with as_plugin(current(), self.platform_owner, "the device communicator"):
             cls = current().adapters.import_path(self.platform.get_device_communicator_cls())
             add_communicator(self.tp_group, cls, backend, self.device)

@@ -269,6 +269,12 @@ def set_tp_group(group: TensorParallelGroup) -> Iterator[None]:
         _group.reset(token)
 
 
+def stay_in_tp_group(group: TensorParallelGroup) -> None:
+    """Make ``group`` the current one of this thread for good: that of a process which has no
+    other."""
+    _group.set(group)
+
+
 def get_tp_group() -> TensorParallelGroup:
     """The current group; a single rank unless the engine set another."""
     return _group.get()

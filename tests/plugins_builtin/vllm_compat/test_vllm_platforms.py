@@ -127,6 +127,7 @@ DUMMY_WORKER = """
 import torch
 from dummy_platform import ASKED
 from dummy_platform.custom_ops import DummyRotaryEmbedding
+from vllm.distributed import get_tensor_model_parallel_rank, get_world_group
 from vllm.platforms import current_platform
 from vllm.v1.worker.cpu_worker import CPUWorker
 
@@ -140,6 +141,7 @@ class DummyWorker(CPUWorker):
             "asked": [each if isinstance(each, str) else list(each) for each in ASKED],
             "same": current_platform.__class__ is type(self.platform),
             "custom_ops": self.vllm_config.compilation_config.custom_ops,
+            "place": [get_tensor_model_parallel_rank(), get_world_group().world_size],
         }
 
     def communicated(self):
@@ -237,6 +239,7 @@ def test_a_platform_of_its_own_kind_is_heeded_in_every_process(
         assert found["marked"] and found["same"]
         assert found["calls"] > 0, "forward_oot has run"
         assert found["custom_ops"] == ["all"]
+        assert found["place"] == [rank, 2]
         assert found["asked"] == [
             "function",
             ["registering", "DummyDevice", True],
