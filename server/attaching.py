@@ -26,6 +26,12 @@ from .settings import ServerSettings
 
 logger = logging.getLogger("hookserve.server.attaching")
 
+SERVERS_STATE = (
+    *("serving", "health", "credentials", "engine_client", "vllm_config", "plugins"),
+    "io_processor",
+)
+"""Names in ``app.state`` that the server's own routes, and every endpoint, find there."""
+
 
 @dataclass(frozen=True)
 class ServerFacts:
@@ -102,13 +108,19 @@ class Additions:
 def gathering(app: Starlette, owner: str) -> Iterator[Additions]:
     """What is added to the application in the block is known after it, and the application has
     what it had before: all else is the caller's to put in its place. Where the block raises,
-    nothing of it is left."""
-    routes = app.router.routes
+    nothing of it is left.
+
+    Raises:
+        TypeError: something that the server needs was replaced; it is back.
+    """
+    router, state, routes = app.router, app.state, app.router.routes
+    own = {name: getattr(state, name) for name in SERVERS_STATE if hasattr(state, name)}
     before, handlers, middleware = list(routes), app.exception_handlers, app.user_middleware
     app.exception_handlers, app.user_middleware = dict(handlers), list(middleware)
     added = Additions()
     try:
         yield added
+        _refuse_replacements(app, router, state, own)
         after = list(app.router.routes)
         known = set(map(id, map(unguarded, before)))
         added.routes = [route for route in after if id(unguarded(route)) not in known]
@@ -121,8 +133,23 @@ def gathering(app: Starlette, owner: str) -> Iterator[Additions]:
         added.middleware = [each for each in app.user_middleware if each not in middleware]
     finally:
         app.exception_handlers, app.user_middleware = handlers, middleware
+        app.router, app.state = router, state
+        for name, value in own.items():
+            setattr(state, name, value)
         routes[:] = before
-        app.router.routes = routes
+        router.routes = routes
+
+
+def _refuse_replacements(app: Starlette, router: Any, state: Any, own: Mapping[str, Any]) -> None:
+    replaced = [] if app.router is router else ["app.router"]
+    if app.state is not state:
+        replaced.append("app.state")
+    for name, value in own.items():
+        if getattr(state, name, None) is not value:
+            replaced.append(f"app.state.{name}")
+    if replaced:
+        what = ", ".join(replaced)
+        raise TypeError(f"it put something else in the place of {what}, which the server needs")
 
 
 def _tell_of_missing(owner: str, before: Sequence[BaseRoute], after: Sequence[BaseRoute]) -> None:

@@ -301,3 +301,38 @@ def test_an_init_state_that_fails_puts_its_plugin_out(
         assert other.made.given, "it is awaited for each plugin that was attached"
 
     asyncio.run(run())
+
+
+REPLACES: dict[str, Callable[[Any], Any]] = {
+    "app.router": lambda app: setattr(app, "router", APIRouter()),
+    "app.state": lambda app: setattr(app, "state", None),
+    "app.state.serving": lambda app: setattr(app.state, "serving", "mine"),
+    "app.state.health": lambda app: delattr(app.state, "health"),
+}
+
+
+@pytest.mark.parametrize("what", REPLACES)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_the_server_needs_of_the_application_stays_and_who_replaced_it_is_out(
+    serve_script: Any, what: str, late: bool
+) -> None:
+    if not late and "state." in what:
+        return  # nothing of the server's is there yet
+
+    def add(app: FastAPI) -> None:
+        app.add_api_route("/v1/failing", lambda: "here")
+        REPLACES[what](app)
+
+    plugin = Later(add) if late else Routes(add)
+    plugins = [One(plugin), Two(lambda app: app.add_api_route("/v1/other", lambda: "here"))]
+
+    async def run() -> None:
+        async with serve_script(say("ab"), plugins=plugins) as served:
+            assert (await served.http.get("/v1/failing")).status_code == 404
+            assert (await served.http.get("/v1/other")).json() == "here"
+            assert (await served.http.get("/v1/models")).status_code == 200
+            assert (await served.http.get("/health")).status_code == 200
+            (line,) = served.runtime.host.problems()
+            assert f"in the place of {what}, which the server needs" in line
+
+    asyncio.run(run())
