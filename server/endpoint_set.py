@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,62 +109,69 @@ class EndpointSet:
             self.app.middleware_stack = self.app.build_middleware_stack()
         for served in list(self._served):
             if served.claim.plugin.state == "active":
-                with gathering(self.app, served.claim.owner) as late:
-                    failure = await self._init_one(served, client, state, settings)
-                self._go_on(served, late, failure and f"init_state: {failure}")
+                work = self._init_one(served, client, state, settings)
+                await self._give(served, client, "init_state", "it", work)
         for served in list(self._served):
             if served.attachment is not None and served.claim.plugin.state == "active":
-                with gathering(self.app, served.claim.owner) as late:
-                    failure = await self._enter_lifespan(served, client)
-                self._go_on(served, late, failure and f"startup handlers: {failure}")
+                work = self._enter_lifespan(served, served.attachment)
+                await self._give(served, client, "startup handlers", "they", work)
 
     async def _init_one(
         self, served: Served, client: PromptClient, state: State, settings: Any
-    ) -> str | None:
-        """What went wrong, or nothing."""
-        budget_s = self._host.settings.startup_hook_timeout_s
-        try:
-            with self._host.enter(served.claim.plugin):
-                init = getattr(served.instance, "init_state", None)
-                if init is not None:
-                    name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
-                    await within(budget_s, _awaitable(init(client, state, settings)), name)
-        except caught() as error:
-            return _failure(client, error, f"it took more than {budget_s:g} s")
-        return None
+    ) -> None:
+        init = getattr(served.instance, "init_state", None)
+        if init is not None:
+            budget_s = self._host.settings.startup_hook_timeout_s
+            name = f"init_state of endpoint {served.claim.name} of {served.claim.owner}"
+            await within(budget_s, _awaitable(init(client, state, settings)), name)
 
-    async def _enter_lifespan(self, served: Served, client: PromptClient) -> str | None:
-        """What went wrong, or nothing."""
-        assert served.attachment is not None
+    async def _enter_lifespan(self, served: Served, attachment: Attachment) -> None:
         budget_s = self._host.settings.startup_hook_timeout_s
-        name = f"startup handlers of endpoint {served.claim.name}"
+        lifespan = Lifespan(served.instance.lifespan())
         try:
-            with self._host.enter(served.claim.plugin):
-                lifespan = Lifespan(served.instance.lifespan())
-                try:
-                    state = await within(budget_s, lifespan.enter(), name)
-                except OutOfTimeError:
-                    lifespan.cancel()
-                    raise
-        except caught() as error:
-            return _failure(client, error, f"they took more than {budget_s:g} s")
+            name = f"startup handlers of endpoint {served.claim.name}"
+            attachment.around.state = await within(budget_s, lifespan.enter(), name)
+        except OutOfTimeError:
+            lifespan.cancel()
+            raise
         self._lifespans.append((served, lifespan))
-        served.attachment.around.state = state
-        return None
 
-    def _go_on(self, served: Served, late: Additions, failure: str | None) -> None:
-        """Guard what an endpoint added while it was given the engine; without it where it failed.
+    async def _give(
+        self,
+        served: Served,
+        client: PromptClient,
+        what: str,
+        they: str,
+        work: Coroutine[Any, Any, None],
+    ) -> None:
+        """Do what gives an endpoint the engine, and guard what it adds meanwhile; go on without it
+        where it fails.
+
+        Args:
+            what, they: what fails then, for the operator.
 
         Raises:
             RequiredPluginError: its plugin is required, and is out.
-            PluginConflictError: another plugin has that path and method.
+            EngineDeadError: the engine is what is gone.
+            PluginConflictError: another plugin has a path and method that it added.
         """
-        if failure is None:
-            grown = _with_late(served, late)
-            failure = _catch_all(grown, core_routes(self._served)) if late.routes else None
+        try:
+            with self._host.enter(served.claim.plugin):
+                with gathering(self.app, served.claim.owner) as late:
+                    await work
+                grown = _with_late(served, late)
+                fault = _catch_all(grown, core_routes(self._served)) if late.routes else None
+        except caught() as error:
+            if client.errored:
+                raise client.dead_error from error
+            budget_s = self._host.settings.startup_hook_timeout_s
+            is_late = isinstance(error, OutOfTimeError)
+            said = f"{they} took more than {budget_s:g} s" if is_late else describe_error(error)
+            fault = f"{what}: {said}"
+        else:
             self._served[self._served.index(served)] = grown
-        if failure is not None:
-            _deny(self._host, served.claim, "run", f"endpoint {served.claim.name}: {failure}")
+        if fault is not None:
+            _deny(self._host, served.claim, "run", f"endpoint {served.claim.name}: {fault}")
             self.drop_inactive()
         elif late.routes:
             self._arrange()
@@ -365,17 +372,6 @@ def _with_late(served: Served, late: Additions) -> Served:
 
 def _active(served: Iterable[Served]) -> list[Served]:
     return [each for each in served if each.claim.plugin.state == "active"]
-
-
-def _failure(client: PromptClient, error: BaseException, late: str) -> str:
-    """What went wrong while an endpoint was given the engine.
-
-    Raises:
-        EngineDeadError: the engine is what is gone.
-    """
-    if client.errored:
-        raise client.dead_error from error
-    return late if isinstance(error, OutOfTimeError) else describe_error(error)
 
 
 def _warn_of_end(claim: Claim, what: str, error: BaseException) -> None:
