@@ -250,10 +250,12 @@ class EngineCore:
         """
         return self._guard.call(self.scheduler, method, *args)
 
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix; the next report says so."""
-        self._ask("reset_prefix_cache")
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; whether that is done, which the next report says too."""
+        if self._ask("reset_prefix_cache") is False:
+            return False
         self._was_reset = self._changed = True
+        return True
 
     def collective_rpc(
         self,

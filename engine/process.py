@@ -176,8 +176,7 @@ class EngineProcess(ChildProcess):
                 others = core.executor.describe_plugins()
                 self.channel.send(Described(message.call_id, [mine, *others]))
             case ResetPrefixCache():
-                core.reset_prefix_cache()
-                self.channel.send(RpcResult(message.call_id, True))
+                self.channel.send(RpcResult(message.call_id, core.reset_prefix_cache()))
             case Shutdown():
                 self.stopping = True
             case _:

@@ -115,8 +115,8 @@ class SchedulerInterface(ABC):
         """Take in the sampled tokens; what is to be told of each request that got some."""
 
     @abstractmethod
-    def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix; running requests keep their blocks."""
+    def reset_prefix_cache(self) -> bool | None:
+        """Forget every cached prefix; running requests keep their blocks. False: it is not done."""
 
     def has_unfinished_requests(self) -> bool:
         return self.get_num_unfinished_requests() > 0

@@ -123,7 +123,7 @@ class SchedulerInterface(ABC):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget every cached prefix."""
+        """Forget every cached prefix; whether that is done."""
 
     @abstractmethod
     def make_stats(self) -> SchedulerStats | None:
@@ -330,8 +330,8 @@ class SchedulerDriver(EngineInterface):
         refusals.clear()
         return outputs
 
-    def reset_prefix_cache(self) -> None:
-        self.scheduler.reset_prefix_cache()
+    def reset_prefix_cache(self) -> bool:
+        return bool(self.scheduler.reset_prefix_cache())
 
     def get_kv_cache_usage(self) -> float:
         return float(self.scheduler.get_kv_cache_usage())

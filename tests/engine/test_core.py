@@ -364,6 +364,6 @@ def test_an_emptied_prefix_cache_is_told_once_and_nothing_of_it_is_found(make_co
 
     assert cached("a") == (0, False)
     assert cached("b") == (12, False)
-    core.reset_prefix_cache()
+    assert core.reset_prefix_cache() is True
     assert cached("c") == (0, True)
     assert cached("d") == (12, False)

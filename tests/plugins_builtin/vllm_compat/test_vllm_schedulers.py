@@ -132,6 +132,18 @@ def test_statistics_tell_the_step_and_what_it_computed(make: Make) -> None:
         None, RequestStatus.FINISHED_ERROR)] == ["a"]  # fmt: skip
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_whether_the_prefix_cache_is_emptied_is_what_it_says(
+    make: Make, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make("vllm_schedulers.Watching")
+    monkeypatch.setattr(driven(core), "reset_prefix_cache", lambda: done)
+    assert core.reset_prefix_cache() is done
+    report = core.report_idle()
+    assert (report is not None) is done
+    assert report is None or report.scheduler_stats.prefix_cache_stats.reset
+
+
 def test_one_of_an_older_form_is_built_with_the_arguments_that_it_takes(make: Make) -> None:
     core = make("vllm_schedulers.ByName")
     assert driven(core).was_given == (None, True)
