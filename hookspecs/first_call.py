@@ -115,10 +115,11 @@ def note_call(key: str) -> FunctionType:
 
 
 def _template(*args: Any, **kwargs: Any) -> Any:
-    # By this name, as the names of the function's own module are not these.
-    from hookserve.hookspecs.first_call import note_call
+    # By the module's name, as the names of the function's own module are not these.
+    from importlib import import_module
 
-    return note_call("its key")(*args, **kwargs)
+    here = import_module("hookserve.hookspecs.first_call")
+    return here.note_call("its key")(*args, **kwargs)
 
 
 def _make_stand_in(code: CodeType, key: str) -> CodeType:
