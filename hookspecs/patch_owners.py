@@ -87,10 +87,10 @@ def _innermost(error: BaseException) -> tuple[list[Place], bool] | None:
     found: tuple[list[Place], bool] | None = None
     for trace in _traces(error.__traceback__):
         frame = trace.tb_frame
-        kept = _places.get(id(frame.f_code))
-        if kept is not None:
-            found = kept[1], False
-        elif found is not None and _is_host_code(frame.f_globals):
+        if not _is_host_code(frame.f_globals):  # which a plugin may have put elsewhere
+            kept = _places.get(id(frame.f_code))
+            found = found if kept is None else (kept[1], False)
+        elif found is not None:
             found = found[0], True
     return found
 

@@ -503,6 +503,17 @@ def test_an_error_out_of_a_patch_is_told_with_who_made_it(
     assert all_patches() is None
 
 
+def test_the_hosts_own_code_in_another_place_is_not_a_plugins(
+    make_host: MakeHost, site: Path, served: ModuleType
+) -> None:
+    exec("def fail(): raise OSError('no')", vars(served))
+    make_host(files=[write(site, "", "code.Server.serve = staticmethod(code.fail)")])
+    with pytest.raises(OSError, match="no") as caught:
+        served.Server.serve()
+    assert describe_error(caught.value) == "OSError: no"
+    assert str(all_patches()).endswith("the place of hookserve.served.code:Server.serve")
+
+
 def test_a_class_in_the_place_of_another_is_its_plugins_too(
     make_host: MakeHost, site: Path, served: ModuleType
 ) -> None:
