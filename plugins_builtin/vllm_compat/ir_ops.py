@@ -163,7 +163,9 @@ def rms_norm(
     """
     wide = x.float()
     part = wide if variance_size is None else wide[..., :variance_size]
-    norm: torch.Tensor = torch.linalg.vector_norm(part, dim=-1, keepdim=True) / math.sqrt(part.shape[-1])
+    norm: torch.Tensor = torch.linalg.vector_norm(part, dim=-1, keepdim=True) / math.sqrt(
+        part.shape[-1]
+    )
     normalised = (wide * (norm.square() + epsilon).rsqrt()).to(x.dtype)
     return normalised if weight is None else normalised * weight
 
