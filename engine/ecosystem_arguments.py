@@ -10,7 +10,7 @@ import logging
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from .errors import ConfigError
+from .errors import ConfigError, NotServedError
 from .vllm_flags import Flag, find_flag
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,18 @@ def without_effect(name: str, value: Any) -> bool:
     elif not _is_neutral(flag, value):
         raise ConfigError(_refusal(name, value, flag))
     return True
+
+
+def expect_none(method: str, **given: Any) -> None:
+    """
+    Raises:
+        NotServedError: an argument of the ecosystem's for what no engine here has.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise NotServedError(
+                f"{method}: {name} has no meaning for this engine; expected None", param=name
+            )
 
 
 class FixedArgumentError(ConfigError):

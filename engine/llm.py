@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .ecosystem_arguments import expect_none
 from .engine_args import EngineArgs
 from .errors import InvalidRequestError
 from .input_processor import ReadyRequest
@@ -93,6 +94,8 @@ class LLM:
         *,
         use_tqdm: bool | Callable[..., Any] = True,
         priority: Sequence[int] | None = None,
+        lora_request: None = None,
+        tokenization_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Generate for one prompt or many; the outputs in the order of the prompts.
 
@@ -105,13 +108,16 @@ class LLM:
                 generation config says.
             use_tqdm: show progress where stderr is a terminal; or what makes a bar, such as
                 ``tqdm.notebook.tqdm``.
-            priority: one for each prompt, with ``scheduling_policy="priority"``.
+            priority: one for each prompt, with ``scheduling_policy="priority"``. What follows it
+                belongs to what this engine does not have.
 
         Raises:
+            NotServedError: an argument is given that has no meaning here.
             InvalidRequestError, SamplingParamsError: both ``ValueError``: one of them cannot run,
                 so none did.
             EngineDeadError: after ``shutdown``, or after a step that failed.
         """
+        expect_none("generate", lora_request=lora_request, tokenization_kwargs=tokenization_kwargs)
         return self._run(read_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -127,6 +133,8 @@ class LLM:
         tool_choice: str | dict[str, Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
+        lora_request: None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """As ``generate``, for one conversation or a list of them.
 
@@ -142,6 +150,7 @@ class LLM:
                 ``"required"``, or the object that names a function.
             chat_template_kwargs: what the template is given besides.
         """
+        expect_none("chat", lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         conversations = _conversations(messages)
         choice, declared = self._read_tools(tools, tool_choice)
         rendered = [
@@ -298,6 +307,11 @@ class LLM:
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
         """What the function makes of each worker's model. Raises as ``collective_rpc``."""
         return self.collective_rpc("apply_model", args=(func,))
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix; whether that is done."""
+        with self._lock:
+            return self.llm_engine.core.reset_prefix_cache()
 
     def shutdown(self) -> None:
         """Free everything; what is asked afterwards raises ``EngineDeadError``."""

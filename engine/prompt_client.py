@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from typing import Any
 
 from .config import EngineConfig
+from .ecosystem_arguments import expect_none
 from .engine_client import EngineClient
 from .errors import NotServedError
 from .input_processor import InputProcessor, ReadyRequest
@@ -209,7 +210,8 @@ class PromptClient(abc.ABC):
             QueueFullError: too many requests are unfinished.
             EngineDeadError: the engine is gone.
         """
-        _check_none(
+        expect_none(
+            "generate",
             data_parallel_rank=data_parallel_rank or None,
             lora_request=lora_request,
             tokenization_kwargs=tokenization_kwargs or None,
@@ -336,11 +338,3 @@ class PromptClient(abc.ABC):
     notify_kv_transfer_request_rejected = _not_served(
         "notify_kv_transfer_request_rejected", "no KV cache is transferred between engines here"
     )
-
-
-def _check_none(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise NotServedError(
-                f"generate: {name} has no meaning for this engine; expected None", param=name
-            )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookserve.engine import LLM, LLMEngine, SamplingParams
-from hookserve.engine.errors import InvalidRequestError
+from hookserve.engine.errors import InvalidRequestError, NotServedError
 from hookserve.engine.text.chat_template import render_chat
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -162,6 +162,22 @@ def test_workers_answer(shared: LLM) -> None:
     assert shared.collective_rpc("check_health") == [True]
     with pytest.raises(AttributeError, match="_secret"):
         shared.collective_rpc("_secret")
+
+
+def test_prefixes_are_forgotten_when_that_is_asked(shared: LLM) -> None:
+    prompt = list(range(3, 45))
+    shared.generate([prompt], GREEDY)
+    assert shared.generate([prompt], GREEDY)[0].num_cached_tokens == 32
+    assert shared.reset_prefix_cache() is True
+    assert shared.generate([prompt], GREEDY)[0].num_cached_tokens == 0
+
+
+def test_what_no_engine_has_may_be_none(shared: LLM) -> None:
+    shared.generate(["a"], GREEDY, lora_request=None, tokenization_kwargs=None)
+    with pytest.raises(NotServedError, match="generate: lora_request has no meaning for this"):
+        shared.generate(["a"], GREEDY, lora_request=object())  # type: ignore[arg-type]
+    with pytest.raises(NotServedError, match="chat: mm_processor_kwargs has no meaning for this"):
+        shared.chat([{"role": "user", "content": "a"}], mm_processor_kwargs={"a": 1})  # type: ignore[arg-type]
 
 
 def test_no_priorities_are_not_one_for_each_prompt(shared: LLM) -> None:
