@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from hookserve.hookspecs.current_host import describe_patch
-from hookserve.hookspecs.errors import PluginError
+from hookserve.hookspecs.errors import HostError, PluginError
 from hookserve.ops.attention_backend import AttentionBackend
 from hookserve.ops.paged_attention import AS_WRITTEN
 from hookserve.ops.quantization import QuantizationConfig
@@ -63,9 +63,7 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
     )
     ops = vllm_config.compilation_config.ops = choose_ops(vllm_config, host)
     names = [attention.backend] if attention.backend else _own_backends(vllm_config, host)
-    attention.backend_classes = [
-        _resolve("attention_backend", name, AttentionBackend, host) for name in names
-    ]
+    attention.backend_classes = _backend_classes(names, vllm_config, host)
     ops.backends = {
         backend: (name, _owner("attention_backend", name, host))
         for name, backend in zip(names, attention.backend_classes, strict=True)
@@ -78,6 +76,25 @@ def prepare_parts(vllm_config: VllmConfig, host: Host) -> list[str]:
         owner = _owner("quantization", model.quantization, host)
         said.append(f"quantization {model.quantization} of {owner}")
     return said
+
+
+def _backend_classes(names: list[str], vllm_config: VllmConfig, host: Host) -> list[Any]:
+    """
+    Raises:
+        ConfigError: the platform asked for one that cannot be had.
+        hookserve.hookspecs.HostError: the operator did.
+    """
+    try:
+        return [_resolve("attention_backend", name, AttentionBackend, host) for name in names]
+    except HostError as error:
+        asked, config = vllm_config.attention_config.backend, vllm_config.engine_config
+        if asked is None or config is None or config.attention_backend is not None:
+            raise
+        whose = f"get_attn_backend_cls of platform {host.platform().owner}"
+        raise ConfigError(
+            f"{whose} asks for what cannot be had, and --attention-backend would choose another: "
+            f"{error}"
+        ) from error
 
 
 def describe_ops(ops: OpSet, host: Host) -> list[str]:

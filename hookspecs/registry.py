@@ -335,7 +335,10 @@ class Registry:
 
 
 def _own_module(claim: Claim, error: BaseException) -> str:
-    """What the plugin's module is called here, for a target in one that is not there at all."""
+    """What the plugin's module is called here, for a target in one that is not there at all. The
+    hooks of a plugin that an adapter made are the adapter's."""
+    if claim.plugin.adapter:
+        return ""
     path = claim.target_text()
     if not isinstance(error, ModuleNotFoundError) or error.name != path.split(".")[0].split(":")[0]:
         return ""

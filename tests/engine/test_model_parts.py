@@ -14,7 +14,15 @@ from hookserve.engine.model_loader import initialize_model
 from hookserve.engine.model_parts import describe_ops, prepare_parts
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.engine.weights import WeightsMapper
-from hookserve.hookspecs import Named, OpOverride, OpProvider, PluginSettings, bootstrap, hookimpl
+from hookserve.hookspecs import (
+    HostError,
+    Named,
+    OpOverride,
+    OpProvider,
+    PluginSettings,
+    bootstrap,
+    hookimpl,
+)
 from hookserve.ops.activation import GeluAndMul, SiluAndMul
 from hookserve.ops.context import set_model_context
 from hookserve.ops.layernorm import RMSNorm
@@ -65,6 +73,24 @@ def test_the_overrides_and_providers_that_a_model_computes_with(tiny_llama: Path
         host.close()
     assert silu == "op silu_and_mul: used of object:Mine"
     assert norm.startswith("op rms_norm: ") and norm.endswith("MyNorm of object:Mine")
+
+
+@pytest.mark.parametrize("flag", [None, "nowhere:Backend"])
+def test_who_asked_for_an_attention_backend_that_there_is_none_of(
+    tiny_llama: Path, flag: str | None
+) -> None:
+    host = bootstrap({"front", "engine", "worker"}, PluginSettings(allow=()))
+    try:
+        args = EngineArgs(model=str(tiny_llama), attention_backend=flag)
+        config = VllmConfig.from_engine_config(args.to_engine_config(host))
+        config.attention_config.backend = "nowhere:Backend"  # as the worker does by the platform
+        with pytest.raises((ConfigError, HostError)) as caught:
+            prepare_parts(config, host)
+    finally:
+        host.close()
+    assert "No module named 'nowhere'" in str(caught.value)
+    of_platform = "get_attn_backend_cls of platform hookserve:builtin:cpu asks for what cannot be"
+    assert (of_platform in str(caught.value)) is (flag is None)
 
 
 class Demanding(QuantizationConfig):

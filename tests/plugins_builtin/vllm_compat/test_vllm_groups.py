@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from hookserve.hookspecs import Denied, Host, PluginConflictError, PluginSettings, QueuedRequest
+from hookserve.hookspecs import (
+    Denied,
+    Host,
+    PluginConflictError,
+    PluginError,
+    PluginSettings,
+    QueuedRequest,
+)
 from hookserve.hookspecs.discovery import find_plugins
 from plugin_folder import install_package, install_plugin, write_metadata
 
@@ -521,3 +528,10 @@ def test_a_victim_selector_chooses_who_gives_way(site: Path, source: str) -> Non
 
     assert chosen is not None
     assert (chosen.owner.identity, chosen.value) == ("victims:vllm.victim_selector:last", "b")
+
+
+def test_a_target_that_is_not_there_is_no_riddle_about_the_hosts_modules(site: Path) -> None:
+    install_general(site, "lost", REGISTERS.format(arch="Lost", name="nowhere"))
+    with pytest.raises(PluginError) as caught:
+        host_of("worker").registry("model").resolve("Lost")
+    assert str(caught.value).endswith("ModuleNotFoundError: No module named 'nowhere'")
