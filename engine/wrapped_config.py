@@ -112,7 +112,8 @@ def make_engine_config(args: EngineArgs, host: Host) -> EngineConfig:
         ConfigError: a wrapper set what cannot be, or gave back no configuration, or one that cannot
             cross to another process.
         hookserve.hookspecs.PluginError: one of several wrappers raised something else than our own
-            errors. Where there is one alone, its plugin is out, and all begins again without it.
+            errors, or what they changed did. Where there is one alone, its plugin is out, and all
+            begins again without it.
     """
     changes = _Changes(args, host)
     token = _changes.set(changes)
@@ -131,6 +132,7 @@ def _called(args: EngineArgs, host: Host, changes: _Changes) -> Any:
     from hookserve.hookspecs import Denied, HostError, PluginError
     from hookserve.hookspecs.errors import describe_error
     from hookserve.hookspecs.notify_loop import caught
+    from hookserve.hookspecs.patch_owners import raised_in
 
     owners = _owners(args, host, *_METHODS)
     try:
@@ -144,7 +146,9 @@ def _called(args: EngineArgs, host: Host, changes: _Changes) -> Any:
         if not owners:
             raise
         if len(owners) > 1:
-            raise PluginError(_owner(args, host, *_METHODS), "run", said) from error
+            both = _owner(args, host, *_METHODS)
+            said += f"; {both} wrap them, and what wraps another cannot be left out alone"
+            raise PluginError(raised_in(error) or both, "run", said) from error
     changes.undo()
     host.deny(Denied(owners[0].identity, "front", "run", said))
     return _called(args, host, changes)

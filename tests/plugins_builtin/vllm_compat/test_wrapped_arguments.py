@@ -262,6 +262,7 @@ def test_of_several_wrappers_one_that_raises_stops_the_start(
     finally:
         other.patches.pop()
     assert OWNER in str(raised.value) and other.identity in str(raised.value)
+    assert raised.value.identity == OWNER, "whose code it was is known"
 
 
 def test_arguments_that_cannot_be_are_read_and_refuse_to_be_set(
