@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from hookserve.hookspecs import declare, running
+from hookserve.hookspecs import HostError, declare, known_claims, running
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+OP = "rms_norm"
+"""The op of the server's that both are."""
 OWN_NAMES = ("native", "unfused")
 
 
@@ -69,27 +71,35 @@ class NormProvider:
 
 
 class IrOp:
-    """An op that plugins may implement.
+    """An op that plugins may implement. What they registered is the host's to keep.
 
     Args:
         native: what it means; calling the op computes that.
-        providers: of each plugin and name, shared by the ops that are one here.
     """
 
-    def __init__(
-        self,
-        native: Callable[..., Any],
-        providers: dict[tuple[str, str], NormProvider],
-        allow_inplace: bool = False,
-    ) -> None:
+    def __init__(self, native: Callable[..., Any], allow_inplace: bool = False) -> None:
         self.name = native.__name__
-        self.impls: dict[str, Callable[..., Any]] = {"native": native}
         self._native = native
-        self._providers = providers
         self._allow_inplace = allow_inplace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._native(*args, **kwargs)
+
+    @property
+    def impls(self) -> dict[str, Callable[..., Any]]:
+        """The functions that are registered so far, by provider, and what the op means; that alone
+        where no plugins are loaded."""
+        found = {"native": self._native}
+        try:
+            claims = known_claims("op_provider")
+        except HostError:
+            return found
+        for claim in claims:
+            op, _, provider = claim.name.partition(".")
+            made = claim.target if op == OP else None
+            if isinstance(made, NormProvider) and self.name in made.kinds:
+                found.setdefault(provider, made.kinds[self.name].function)
+        return found
 
     def supported_providers(self) -> list[str]:
         """Names of those that were registered as supported, and ``"native"``."""
@@ -141,16 +151,23 @@ class IrOp:
             )
 
     def _provide(self, provider: str, impl: Impl) -> None:
-        plugin = running()
-        key = ("" if plugin is None else plugin.identity, provider)
-        made = self._providers.get(key) or NormProvider()
-        held = made.kinds.get(self.name)
-        if held is not None and held.function is not impl.function:
-            raise ValueError(f"{key[0]} provides {self.name} as {provider!r} already")
-        declare("op_provider", f"rms_norm.{provider}", made)
-        self._providers[key] = made
-        made.kinds[self.name] = impl
-        self.impls[provider] = impl.function
+        name = f"{OP}.{provider}"
+        made = _own_provider(name)
+        if made is None:
+            made = NormProvider()
+            declare("op_provider", name, made)
+        held = made.kinds.setdefault(self.name, impl)
+        if held.function is not impl.function:
+            raise ValueError(f"{self.name} has a function of provider {provider!r} already")
+
+
+def _own_provider(name: str) -> NormProvider | None:
+    """What the plugin whose code is running has registered under the name."""
+    for claim in known_claims("op_provider"):
+        if claim.name == name and claim.plugin is running():
+            made = claim.target
+            return made if isinstance(made, NormProvider) else None
+    return None
 
 
 def rms_norm(
@@ -184,5 +201,4 @@ def fused_add_rms_norm(
 
 def make_norms() -> tuple[IrOp, IrOp]:
     """The norm alone, and with the residual."""
-    providers: dict[tuple[str, str], NormProvider] = {}
-    return IrOp(rms_norm, providers), IrOp(fused_add_rms_norm, providers, allow_inplace=True)
+    return IrOp(rms_norm), IrOp(fused_add_rms_norm, allow_inplace=True)

@@ -133,7 +133,7 @@ def test_what_is_not_supported_here_is_not_registered(load: Callable[[str], Host
         (
             "ir.ops.rms_norm.register_impl('mine')(alone); "
             "ir.ops.rms_norm.register_impl('mine')(takes)",
-            "provides rms_norm as 'mine' already",
+            "rms_norm has a function of provider 'mine' already",
         ),
     ],
 )
@@ -142,6 +142,20 @@ def test_what_cannot_be_an_implementation_takes_its_package_out(
 ) -> None:
     (problem,) = load(f"    {body}\n").problems()
     assert told in problem
+
+
+def test_what_is_registered_shows_and_that_of_a_package_that_fails_later_does_not(
+    load: Callable[[str], Host], tmp_path: Path
+) -> None:
+    fails = HEADER + ALONE + "    calls.append('ran')\n    raise ValueError('no such device')\n"
+    groups = {"vllm.general_plugins": {"a_mine": "a_kernels:register"}}
+    install_plugin(tmp_path, "a_kernels", {"a_kernels": fails}, groups=groups)
+    shows = "    calls.append(ir.ops.rms_norm.supported_providers())\n"
+    after = "    import a_kernels\n    calls.extend(a_kernels.calls)\n"
+    host = load(after + shows + ALONE + shows + BOTH)
+    (problem,) = host.problems()
+    assert "no such device" in problem
+    assert calls() == ["ran", ["native"], ["native", "mine"]]
 
 
 def test_the_ops_mean_what_the_layers_compute() -> None:
