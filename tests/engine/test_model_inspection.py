@@ -42,7 +42,15 @@ def register_model(ctx):
         os._exit(3)
     names = ("good", "pools", "missing", "broken", "killed", "leaves", "stops", "hangs")
     lazy = [ModelEntry(name, f"inspected.{name}:Model") for name in names]
+    lazy.append(ModelEntry("shown", "shown_models:Model"))
     return [*lazy, ModelEntry("stated", "nowhere:Model", info={"supports_pp": True})]
+"""
+SHOWN = """
+from hookserve.plugins_builtin.llama import LlamaForCausalLM
+
+
+class Model(LlamaForCausalLM):
+    supports_lora = False
 """
 MODELS = {
     "good": """
@@ -84,7 +92,10 @@ MODELS = {
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
-    install_plugin(site, "inspected-dist", {"inspected": PLUGIN})
+    shows = "from .impl import Model as Model\n"
+    sources = {"inspected": PLUGIN, "shown_models": shows}
+    entries, files = {"inspected": "inspected"}, {"shown_models/impl.py": SHOWN}
+    install_plugin(site, "inspected-dist", sources, entries=entries, files=files)
     for name, source in MODELS.items():
         (site / "inspected" / f"{name}.py").write_text(textwrap.dedent(source))
     monkeypatch.syspath_prepend(site)
@@ -121,18 +132,19 @@ def num_starts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 @pytest.mark.checklist(32, 45, 49, 50, 51, 52)
-def test_facts_are_kept_until_a_helper_of_the_model_changes(
+def test_facts_are_kept_until_the_module_that_a_package_shows_the_class_of_changes(
     front: Callable[..., Host], site: Path, tmp_path: Path, num_starts: Callable[[], int]
 ) -> None:
     host, cache = front(), str(tmp_path / "cache")
-    first = inspect_model(["unknown", "good"], host, cache_dir=cache)
-    assert (first.architecture, first.is_text_generation_model) == ("good", True)
-    assert (first.supports_multimodal, first.is_pooling_model) == (False, False)
-    assert inspect_model(["good"], host, cache_dir=cache) == first
+    first = inspect_model(["unknown", "shown"], host, cache_dir=cache)
+    assert (first.architecture, first.is_text_generation_model) == ("shown", True)
+    assert (first.supports_lora, first.is_pooling_model) == (False, False)
+    assert inspect_model(["shown"], host, cache_dir=cache) == first
     assert num_starts() == 1
-    assert "inspected.good" not in sys.modules
-    (site / "inspected" / "flags.py").write_text("MANY = True\n")
-    assert inspect_model(["good"], host, cache_dir=cache).supports_multimodal is True
+    assert "shown_models" not in sys.modules
+    impl = site / "shown_models" / "impl.py"
+    impl.write_text(SHOWN.replace("False", "True"))
+    assert inspect_model(["shown"], host, cache_dir=cache).supports_lora is True
     assert num_starts() == 2
 
 
