@@ -30,6 +30,9 @@ MISSING = object()
 _CACHES = frozenset({"__annotations__", "__builtins__", "__msgspec_cache__", "__warningregistry__"})
 """Attributes that Python and msgspec add to classes and modules by themselves."""
 
+_TABLES = frozenset({dict, list, set})
+"""The types of public attributes whose content is watched too; none of their subclasses."""
+
 
 class Namespace(ABC):
     """Something with named values. Subclasses say how they are read and written."""
@@ -140,15 +143,16 @@ class Snapshot:
     def _take_holder(self, holder: Attributes) -> None:
         """Take a module or class, and the tables that it holds for others to read; one that stands
         in several is taken once."""
-        self._take(holder)
-        for name, value in list(holder.read().items()):
-            is_table = type(value) in (dict, list, set) and not name.startswith("_")
-            if is_table and id(value) not in self._tables:
+        held = self._take(holder)
+        for name, value in [each for each in held.items() if type(each[1]) in _TABLES]:
+            if not name.startswith("_") and id(value) not in self._tables:
                 self._tables.add(id(value))  # it stays alive in what is taken
                 self._take(Table(value, holder.label(name)))
 
-    def _take(self, namespace: Namespace) -> None:
-        self._taken.append((namespace, dict(namespace.read())))
+    def _take(self, namespace: Namespace) -> dict[str, Any]:
+        now = dict(namespace.read())
+        self._taken.append((namespace, now))
+        return now
 
     def changes(self) -> list[Change]:
         """What is different now, in the order in which it was taken."""
@@ -189,9 +193,11 @@ class Snapshot:
 
 def _is_where_its_package_is(module: ModuleType) -> bool:
     package = module.__name__.partition(".")[0]
+    if package == HOST_PACKAGE:
+        return True
     folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
     file = getattr(module, "__file__", None)
-    return package == HOST_PACKAGE or None in (folder, file) or f"{file}".startswith(f"{folder}/")
+    return None in (folder, file) or f"{file}".startswith(f"{folder}/")
 
 
 def _is_lazy(module: ModuleType, name: str, value: Any) -> bool:
