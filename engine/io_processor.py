@@ -14,7 +14,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hookserve.hookspecs.errors import PluginError
+from hookserve.hookspecs.targets import is_path
 
+from .errors import ConfigError, cut
 from .plugin_code import as_plugin
 from .pooling_params import PoolingParams
 from .sampling_params import SamplingParams
@@ -97,8 +99,20 @@ class IOProcessor(abc.ABC, Generic[IOProcessorInput, IOProcessorOutput]):
 
 
 def chosen_io_processor(model: ModelConfig) -> str | None:
-    """The name of the processor that the operator asked for, else the checkpoint."""
-    said = model.io_processor_plugin or getattr(model.hf_config, "io_processor_plugin", None)
+    """The name of the processor that the operator asked for, else the checkpoint.
+
+    Raises:
+        ConfigError: the checkpoint's is a class path: it may choose among plugins, not what is
+            imported.
+    """
+    if model.io_processor_plugin:
+        return model.io_processor_plugin
+    said = getattr(model.hf_config, "io_processor_plugin", None)
+    if said is not None and is_path(str(said)):
+        raise ConfigError(
+            f"the checkpoint's io_processor_plugin is {cut(said)!r}: expected the name of one that "
+            "a plugin registered; to have a class by its path, give --io-processor-plugin"
+        )
     return None if said is None else str(said)
 
 
@@ -123,7 +137,7 @@ def build_io_processor(
 ) -> IOProcessor[Any, Any]:
     """
     Args:
-        name: in the registry, or a class path.
+        name: in the registry, or a class path, which only an operator or code may give.
 
     Raises:
         UnknownNameError: nobody registered it; with the nearest and with all that there are.
