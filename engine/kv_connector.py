@@ -109,7 +109,15 @@ class KVConnectorBase(abc.ABC):
         return self._connector_metadata is not None
 
     def _get_connector_metadata(self) -> KVConnectorMetadata:
-        assert self._connector_metadata is not None, "no step is under way"
+        """
+        Raises:
+            RuntimeError: no step is under way.
+        """
+        if self._connector_metadata is None:
+            raise RuntimeError(
+                f"{type(self).__name__}: there is metadata within a step alone; ask "
+                "has_connector_metadata before"
+            )
         return self._connector_metadata
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:

@@ -4,6 +4,7 @@ comes from, for our own dataclasses and structs.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -54,9 +55,14 @@ class PlainData:
         """Of the fields as a dict; one that is there already is that one."""
         return given if isinstance(given, cls) else cls(**given)
 
-    def model_copy(self, *, update: dict[str, Any] | None = None) -> Any:
-        """Another one with the same fields, those of ``update`` changed."""
-        return type(self)(**{**_fields_of(self), **(update or {})})
+    def model_copy(self, *, update: dict[str, Any] | None = None, deep: bool = False) -> Any:
+        """Another one with the same fields, those of ``update`` changed.
+
+        Args:
+            deep: the fields are copied too, but for those of ``update``.
+        """
+        fields = _fields_of(self)
+        return type(self)(**{**(copy.deepcopy(fields) if deep else fields), **(update or {})})
 
 
 def _fields_of(value: Any) -> dict[str, Any]:

@@ -224,9 +224,9 @@ class ParserRequest(PlainData):
         choice: Any = self.tool_choice
         if choice is None:
             self.tool_choice = "auto" if self.tools else "none"
-        elif isinstance(choice, dict):
-            named = msgspec.convert(choice["function"], NamedFunction)
-            self.tool_choice = NamedToolChoice("function", named)
+        elif not isinstance(choice, NamedToolChoice):
+            given = {"type": "function", **choice} if isinstance(choice, dict) else choice
+            self.tool_choice = msgspec.convert(given, ToolChoice)
 
     def parameters_of(self, name: str) -> dict[str, Any]:
         """The declared schema of a function's arguments; empty where there is none."""

@@ -64,6 +64,8 @@ def test_a_connector_is_built_with_a_transfer_and_knows_its_step() -> None:
     assert connector.has_connector_metadata() and connector._get_connector_metadata() is asked
     connector.clear_connector_metadata()
     assert not connector.has_connector_metadata()
+    with pytest.raises(RuntimeError, match="Shelf: there is metadata within a step alone"):
+        connector._get_connector_metadata()
     assert connector.request_finished(config, []) == (False, None)
     assert connector.get_finished(set()) == (None, None)
     assert [supports_hma(each) for each in (connector, Shelf, Grouped)] == [False, False, True]

@@ -54,6 +54,9 @@ def test_calls_of_a_whole_text_are_data_too() -> None:
         ],
     }
     assert call.model_copy(update={"id": "x"}).id == "x"
+    assert call.model_copy().function is call.function
+    copied = call.model_copy(deep=True)
+    assert copied == call and copied.function is not call.function
     assert ToolCall.model_validate({"id": "y", "function": call.function}).id == "y"
 
 
@@ -68,4 +71,11 @@ def test_a_request_is_made_of_plain_json() -> None:
     assert (ParserRequest(tools=None).tools, ParserRequest().tool_choice) == ([], "none")  # type: ignore[arg-type]
     with pytest.raises(msgspec.ValidationError, match="function"):
         ParserRequest(tools=[{"type": "function"}])  # type: ignore[list-item]
+    for choice in ({"type": "function"}, {"function": "f"}, "must"):
+        with pytest.raises(msgspec.ValidationError):
+            ParserRequest(tools=[TOOL], tool_choice=choice)  # type: ignore[list-item, arg-type]
+    untyped = {"function": {"name": "f"}}
+    assert ParserRequest(tools=[TOOL], tool_choice=untyped) == ParserRequest(  # type: ignore[list-item, arg-type]
+        tools=request.tools, tool_choice=request.tool_choice
+    )
     assert isinstance(request.tools[0], Tool)
