@@ -189,6 +189,7 @@ def test_configurations_are_read_as_the_server_reads_them(tiny_llama: Path) -> N
     config = served("transformers_utils.config")
     read = config.get_config(tiny_llama, hf_overrides_kw={"rope_theta": 7.0})
     assert (read.model_type, read.rope_theta) == ("llama", 7.0)
+    assert config.get_config(tiny_llama, True, None).model_type == "llama", "as programs call it"
     assert config.get_hf_text_config(read) is read
     assert not config.is_encoder_decoder(read)
     repo = served("transformers_utils.repo_utils")
@@ -196,11 +197,22 @@ def test_configurations_are_read_as_the_server_reads_them(tiny_llama: Path) -> N
     assert not repo.file_or_path_exists(tiny_llama, "gone.json")
     assert repo.get_hf_file_to_dict("config.json", tiny_llama)["model_type"] == "llama"
     assert repo.get_hf_file_to_dict("gone.json", tiny_llama) is None
-    with pytest.raises(ValueError, match="revision 'main'"):
-        repo.file_or_path_exists(tiny_llama, "config.json", "main")
-    tokenizer = served("tokenizers").cached_get_tokenizer(str(tiny_llama))
+    tokenizers = served("tokenizers")
+    for read_it in (
+        lambda: repo.file_or_path_exists(tiny_llama, "config.json", "main"),
+        lambda: repo.get_hf_file_to_dict("config.json", tiny_llama, "main"),
+        lambda: config.get_config(tiny_llama, False, "main"),
+        lambda: tokenizers.get_tokenizer(tiny_llama, revision="main"),
+    ):
+        with pytest.raises(ValueError, match="revision 'main'"):
+            read_it()
+    with pytest.raises(ValueError, match="tokenizer_mode 'slow': expected 'auto' or 'hf'"):
+        tokenizers.get_tokenizer(tiny_llama, tokenizer_mode="slow")
+    asked = {"tokenizer_mode": "auto", "trust_remote_code": False, "revision": None}
+    assert tokenizers.get_tokenizer(tiny_llama, **asked).encode("a", False)
+    tokenizer = tokenizers.cached_get_tokenizer(str(tiny_llama))
     assert tokenizer is served("transformers_utils.tokenizer").cached_get_tokenizer(str(tiny_llama))
-    assert isinstance(tokenizer, served("tokenizers").TokenizerLike)
+    assert isinstance(tokenizer, tokenizers.TokenizerLike)
 
 
 def test_variables_are_set_for_a_block_and_changes_told(

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from hookserve.engine.text.tokenizer import load_tokenizer
+from hookserve.plugins_builtin.vllm_compat.revisions import refuse_revision
 
 from .protocol import TokenizerLike
 
@@ -24,11 +25,26 @@ __surface__ = {
 }
 
 
-def get_tokenizer(tokenizer_name: str | os.PathLike[str]) -> TokenizerLike:
+def get_tokenizer(
+    tokenizer_name: str | os.PathLike[str],
+    *,
+    tokenizer_mode: str = "auto",
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> TokenizerLike:
     """
+    Args:
+        tokenizer_mode: ``auto`` or ``hf``, which are one.
+        trust_remote_code: a leave that is not needed: a checkpoint's code is never run.
+
     Raises:
         hookserve.engine.errors.ModelFileError: there is none at this path, or it is damaged.
+        ValueError: another mode, or a revision, which local files have none of.
     """
+    del trust_remote_code
+    if tokenizer_mode not in ("auto", "hf"):
+        raise ValueError(f"tokenizer_mode {tokenizer_mode!r}: expected 'auto' or 'hf'")
+    refuse_revision(tokenizer_name, revision)
     return load_tokenizer(os.fspath(tokenizer_name))
 
 

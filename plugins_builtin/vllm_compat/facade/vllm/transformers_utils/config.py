@@ -12,6 +12,7 @@ from hookserve.engine.model_files import read_model_files
 from hookserve.engine.offline_host import any_host
 from hookserve.engine.quantized import anybody
 from hookserve.plugins_builtin.vllm_compat.registry_view import RegistryView
+from hookserve.plugins_builtin.vllm_compat.revisions import refuse_revision
 
 __all__ = ["_CONFIG_REGISTRY", "get_config", "get_hf_text_config", "is_encoder_decoder"]
 
@@ -35,15 +36,23 @@ _CONFIG_REGISTRY = RegistryView("hf_config")
 
 
 def get_config(
-    model: str | os.PathLike[str], *, hf_overrides_kw: Mapping[str, Any] | None = None
+    model: str | os.PathLike[str],
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    *,
+    hf_overrides_kw: Mapping[str, Any] | None = None,
 ) -> Any:
     """
     Args:
+        trust_remote_code: a leave that is not needed: a checkpoint's code is never run.
         hf_overrides_kw: takes the place of what ``config.json`` says.
 
     Raises:
         hookserve.engine.errors.ModelFileError: it cannot be read.
+        ValueError: a revision, which local files have none of.
     """
+    del trust_remote_code
+    refuse_revision(model, revision)
     files = read_model_files(os.fspath(model), anybody)
     with any_host() as host:
         given = merged(files.hf_config, dict(hf_overrides_kw or {}))

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hookserve.engine.regular_file import read_json_object
+from hookserve.plugins_builtin.vllm_compat.revisions import refuse_revision
 
 __all__ = ["file_or_path_exists", "get_hf_file_to_dict"]
 
@@ -25,13 +26,14 @@ def file_or_path_exists(
     Raises:
         ValueError: a revision, which local folders have none of.
     """
-    if revision is not None:
-        raise ValueError(f"revision {revision!r}: {os.fspath(model)} is read as a local folder")
+    refuse_revision(model, revision)
     return os.path.isfile(os.path.join(model, config_name))
 
 
-def get_hf_file_to_dict(file_name: str, model: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """``None``: there is no such file."""
-    if not file_or_path_exists(model, file_name):
+def get_hf_file_to_dict(
+    file_name: str, model: str | os.PathLike[str], revision: str | None = None
+) -> dict[str, Any] | None:
+    """``None``: there is no such file. Raises as ``file_or_path_exists``."""
+    if not file_or_path_exists(model, file_name, revision):
         return None
     return read_json_object(os.path.join(model, file_name))
