@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hookserve.engine.model_section import HfConfig
-from hookserve.hookspecs import Host, PluginSettings, UnknownNameError, bootstrap
+from hookserve.hookspecs import Host, Named, PluginSettings, UnknownNameError, bootstrap, hookimpl
 from hookserve.plugins_builtin.vllm_compat.general import GeneralPlugin
 from hookserve.plugins_builtin.vllm_compat.groups import IOProcessorPlugin
 from plugin_folder import install_plugin
@@ -174,6 +174,25 @@ def test_a_resolver_is_an_object_that_is_listed_under_its_owner() -> None:
     assert list(claims(host, "lora_resolver")) == ["shelf"]
     found = asyncio.run(host.registry("lora_resolver").resolve("shelf").resolve_lora("m", "a"))
     assert (found.lora_name, found.lora_path) == ("a", "/srv/m/a")
+
+
+def test_a_resolver_that_a_native_plugin_declares_is_made_when_it_is_asked_for() -> None:
+    resolver = importlib.import_module("vllm.lora.resolver")
+
+    class Native(resolver.LoRAResolver):  # type: ignore[name-defined, misc]
+        async def resolve_lora(self, base_model_name: str, lora_name: str) -> None: ...
+
+    class Declares:
+        @hookimpl
+        def lora_resolver(self) -> Named:
+            return Named("native", Native)
+
+    host = bootstrap(["front"], PluginSettings(allow=()), objects=[Declares()])
+    try:
+        assert resolver.LoRAResolverRegistry.get_supported_resolvers() == {"native"}
+        assert isinstance(resolver.LoRAResolverRegistry.get_resolver("native"), Native)
+    finally:
+        host.close()
 
 
 @pytest.mark.checklist(126, 127)

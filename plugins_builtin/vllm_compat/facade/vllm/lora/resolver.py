@@ -44,8 +44,8 @@ class _LoRAResolverRegistry:
         if resolver_name not in self.resolvers:
             known = ", ".join(sorted(self.resolvers)) or "none"
             raise KeyError(f"no LoRA resolver is called {resolver_name!r}; there are: {known}")
-        found: LoRAResolver = self.resolvers[resolver_name]
-        return found
+        found: LoRAResolver | type[LoRAResolver] = self.resolvers[resolver_name]
+        return found() if isinstance(found, type) else found  # the hook declares classes
 
 
 LoRAResolverRegistry = _LoRAResolverRegistry()
