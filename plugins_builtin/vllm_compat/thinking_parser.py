@@ -60,6 +60,12 @@ class BaseThinkingReasoningParser(MarkedReasoningParser):
                 return token_id == self.end_token_id
         return False
 
+    def is_reasoning_end_streaming(
+        self, input_ids: Sequence[int], delta_ids: Sequence[int]
+    ) -> bool:
+        """Whether the step gave the token that ends it; what was before is not looked at again."""
+        return self.end_token_id in delta_ids
+
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
         """The tokens behind the last one that ends the reasoning."""
         for at in range(len(input_ids) - 1, -1, -1):

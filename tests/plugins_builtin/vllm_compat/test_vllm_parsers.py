@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,6 +284,17 @@ def test_a_general_plugin_registers_a_parser_by_its_path(
     how = {"plugins": [GeneralPlugin("mine:register", register)], "reasoning_parser": "marked"}
     choice, _ = ask_both(serve_script, "[why]because", {}, **how)
     assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("why", "because")
+
+
+def test_a_step_ends_the_reasoning_with_its_token_and_no_other_step_does(parsers: Path) -> None:
+    """Parsers with a streaming method of their own are asked at each step of a long reasoning."""
+    module = importlib.import_module("vllm.utils.import_utils")
+    front(lambda: module.import_plugin(str(parsers)))
+    tokenizer = SimpleNamespace(token_to_id={"[": 1, "]": 2}.get)
+    marked = sys.modules["bar_parsers"].Marked(tokenizer)
+    steps = ([1, 5], [5]), ([1, 5, 2, 6], [2, 6]), ([1, 5, 2, 6, 7], [7])
+    assert [marked.is_reasoning_end_streaming(*step) for step in steps] == [False, True, False]
+    assert [marked.is_reasoning_end(ids) for ids, _ in steps] == [False, True, True]
 
 
 # -- the registries ------------------------------------------------------------------------------
