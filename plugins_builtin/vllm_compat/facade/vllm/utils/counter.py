@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 __all__ = ["AtomicCounter", "Counter"]
@@ -12,16 +11,14 @@ __surface__ = dict.fromkeys(__all__, "live: plugins build it")
 
 class Counter:
     def __init__(self, start: int = 0) -> None:
-        self._next = itertools.count(start)
         self.counter = start
 
     def __next__(self) -> int:
-        found = next(self._next)
-        self.counter = found + 1
+        found = self.counter
+        self.counter += 1
         return found
 
     def reset(self) -> None:
-        self._next = itertools.count()
         self.counter = 0
 
 
