@@ -122,8 +122,34 @@ class SchedulerOutput:
         return self.grammar_output is not None
 
 
-@dataclass(slots=True)
+_OF_OTHERS = frozenset(
+    [
+        "aux_output_connector_output",
+        "cudagraph_stats",
+        "ec_connector_output",
+        "kv_connector_output",
+        "num_nans_in_logits",
+        "prompt_token_id_logprobs_dict",
+        "sampling_masks",
+    ]
+)
+"""What the ecosystem's runners answer of features that this engine lacks."""
+
+
+@dataclass(slots=True, init=False)
 class ModelRunnerOutput:
+    """Made by name also as the ecosystem's runners make it.
+
+    Args:
+        req_id_to_index: must be the places in ``req_ids``.
+        prompt_logprobs_dict: the ecosystem's name of ``prompt_logprobs``; of requests that did not
+            ask it may have ``None``.
+        pooler_output, others: must be empty.
+
+    Raises:
+        ValueError: one of them says something else.
+    """
+
     req_ids: list[str] = field(default_factory=list)
     sampled_token_ids: list[list[int]] = field(default_factory=list)
     """Parallel to ``req_ids``; empty while a prompt is not computed to its end."""
@@ -135,6 +161,43 @@ class ModelRunnerOutput:
     """Requests that failed alone, with one sentence for the client."""
     refused: set[str] = field(default_factory=set)
     """Those of them that asked for what cannot be."""
+
+    def __init__(
+        self,
+        req_ids: list[str] | None = None,
+        sampled_token_ids: list[list[int]] | None = None,
+        logprobs: dict[str, list[TokenLogprobs]] | None = None,
+        prompt_logprobs: dict[str, list[TokenLogprobs | None]] | None = None,
+        errors: dict[str, str] | None = None,
+        refused: set[str] | None = None,
+        **given: Any,
+    ) -> None:
+        self.req_ids = [] if req_ids is None else req_ids
+        self.sampled_token_ids = [] if sampled_token_ids is None else sampled_token_ids
+        self.logprobs = {} if logprobs is None else logprobs
+        self.prompt_logprobs = {} if prompt_logprobs is None else prompt_logprobs
+        self.errors = {} if errors is None else errors
+        self.refused = set() if refused is None else refused
+        if given:
+            self._take(given)
+
+    def _take(self, given: dict[str, Any]) -> None:
+        """What only the ecosystem's constructor has."""
+        told = given.pop("prompt_logprobs_dict", None) or {}
+        self.prompt_logprobs |= {name: each for name, each in told.items() if each is not None}
+        places = given.pop("req_id_to_index", None)
+        if places is not None and places != self.req_id_to_index:
+            raise ValueError(
+                f"req_id_to_index has other places than req_ids: {places!r:.120} and "
+                f"{self.req_ids!r:.120}"
+            )
+        if any(each is not None for each in given.pop("pooler_output", None) or ()):
+            raise ValueError("pooler_output is given; models generate here, and no worker pools")
+        for name, value in given.items():
+            if name not in _OF_OTHERS:
+                raise TypeError(f"unexpected keyword argument {name!r}")
+            if value is not None and value != {}:
+                raise ValueError(f"{name} is given; this engine has no use for it, expected None")
 
     @property
     def req_id_to_index(self) -> dict[str, int]:

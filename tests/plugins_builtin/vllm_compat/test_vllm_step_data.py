@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from fake_engine import make_request
+from hookserve.engine.codec import make_decoder, make_encoder
 from hookserve.engine.messages import TokenLogprobs
 from hookserve.engine.request import Request
 from hookserve.engine.sampler import Sampler, SamplingMetadata
 from hookserve.engine.sampling_params import SamplingParams
 from hookserve.engine.step import CachedRequestData, ModelRunnerOutput, SchedulerOutput
+from hookserve.engine.worker_messages import ModelExecuted
 
 pytestmark = pytest.mark.usefixtures("vllm_facade")
 
@@ -78,6 +80,33 @@ def test_what_a_runner_answers_has_vllms_names() -> None:
     assert tensors.tolists() == LogprobsLists([[4]], [[-0.5]], [1])
     with pytest.raises(TypeError, match="abstract"):
         AsyncModelRunnerOutput()
+
+
+def test_a_runner_of_a_plugins_makes_its_answer_as_for_vllm() -> None:
+    told: list[TokenLogprobs | None] = [None]
+    given: dict[str, Any] = {
+        "req_ids": ["b", "a"],
+        "req_id_to_index": {"b": 0, "a": 1},
+        "sampled_token_ids": [[1], []],
+        "logprobs": None,
+        "prompt_logprobs_dict": {"a": told, "b": None},
+        "pooler_output": [None, None],
+        "kv_connector_output": None,
+        "num_nans_in_logits": {},
+    }
+    answer = ModelRunnerOutput(**given)
+    assert answer == ModelRunnerOutput(["b", "a"], [[1], []], prompt_logprobs={"a": told})
+    sent = make_decoder().decode(make_encoder().encode(ModelExecuted(1, answer)))
+    assert isinstance(sent, ModelExecuted) and sent.output == answer
+    for name, value, said in (
+        ("req_id_to_index", {"a": 0, "b": 1}, "other places than req_ids"),
+        ("pooler_output", [None, torch.zeros(1)], "no worker pools"),
+        ("kv_connector_output", object(), "this engine has no use for it"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ModelRunnerOutput(**{**given, name: value})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'req_idx'"):
+        ModelRunnerOutput(req_idx=[])
 
 
 def test_what_the_front_sends_and_the_cache_knows_have_vllms_names() -> None:
