@@ -75,11 +75,19 @@ class IrOp:
 
     Args:
         native: what it means; calling the op computes that.
+        unkept: by plugin and name, shared by the ops that are one here: what a host registers again
+            that comes after one without a use for it.
     """
 
-    def __init__(self, native: Callable[..., Any], allow_inplace: bool = False) -> None:
+    def __init__(
+        self,
+        native: Callable[..., Any],
+        unkept: dict[tuple[str, str], NormProvider],
+        allow_inplace: bool = False,
+    ) -> None:
         self.name = native.__name__
         self._native = native
+        self._unkept = unkept
         self._allow_inplace = allow_inplace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,11 +159,14 @@ class IrOp:
             )
 
     def _provide(self, provider: str, impl: Impl) -> None:
-        name = f"{OP}.{provider}"
+        plugin, name = running(), f"{OP}.{provider}"
+        key = ("" if plugin is None else plugin.identity, name)
         made = _own_provider(name)
         if made is None:
-            made = NormProvider()
+            made = self._unkept.get(key) or NormProvider()
             declare("op_provider", name, made)
+            if _own_provider(name) is None:
+                self._unkept[key] = made
         held = made.kinds.setdefault(self.name, impl)
         if held.function is not impl.function:
             raise ValueError(f"{self.name} has a function of provider {provider!r} already")
@@ -201,4 +212,5 @@ def fused_add_rms_norm(
 
 def make_norms() -> tuple[IrOp, IrOp]:
     """The norm alone, and with the residual."""
-    return IrOp(rms_norm), IrOp(fused_add_rms_norm, allow_inplace=True)
+    unkept: dict[tuple[str, str], NormProvider] = {}
+    return IrOp(rms_norm, unkept), IrOp(fused_add_rms_norm, unkept, allow_inplace=True)

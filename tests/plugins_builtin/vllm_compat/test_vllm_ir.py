@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hookserve.hookspecs import Host, PluginSettings
+from hookserve.hookspecs.types import Role
 from hookserve.ops.context import set_model_context
 from hookserve.ops.dispatch import OpSet
 from hookserve.ops.layernorm import RMSNorm
@@ -49,14 +50,14 @@ BOTH = (
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Host]:
-    """A factory: the host of a worker in which one package's function has run."""
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
+    """A factory: a host, of a worker by default, in which one package's function has run."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def make(body: str) -> Host:
+    def make(body: str, role: Role = "worker") -> Host:
         groups = {"vllm.general_plugins": {"mine": "toy_kernels:register"}}
         install_plugin(tmp_path, "toy_kernels", {"toy_kernels": HEADER + body}, groups=groups)
-        return Host(("worker",), PluginSettings())
+        return Host((role,), PluginSettings())
 
     return make
 
@@ -101,6 +102,19 @@ def test_both_kinds_under_one_name_are_one_provider(load: Callable[[str], Host])
     two = torch.randn(2, 8)
     torch.testing.assert_close(norm(two, two)[0], plain(two * 2) + 1)
     assert calls() == ["both", "alone"]
+
+
+def test_both_kinds_are_there_after_a_host_that_has_no_use_for_them(
+    load: Callable[..., Host],
+) -> None:
+    """A function runs once in a process, which may have one host after another."""
+    front = load("    calls.append('ran')\n" + ALONE + BOTH, "front")
+    assert front.problems() == [] and calls() == ["ran"]
+    front.close()
+    norm, _ = norm_of(Host(("worker",), PluginSettings()))
+    norm(torch.randn(1, 8))
+    norm(torch.randn(1, 8), torch.randn(1, 8))
+    assert calls() == ["ran", "alone", "both"]
 
 
 def test_the_operator_leaves_it_out_by_name(load: Callable[[str], Host]) -> None:
