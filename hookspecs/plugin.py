@@ -82,6 +82,8 @@ class Plugin:
     fault: str | None = None
     """A fault found before import; such a plugin is never imported."""
     required: bool = False
+    module: str | None = None
+    """Where its code is, if that is not the module of what ``load`` returns."""
     adapter: str = ""
     """Name of the adapter that made it of another host's entry point, and whose lists rule it."""
     opens_endpoints: bool = False

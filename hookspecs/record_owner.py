@@ -44,4 +44,6 @@ def _module(plugin: Plugin) -> str | None:
     instance = plugin.instance
     if instance is None:
         return None
+    if plugin.module is not None:
+        return plugin.module
     return instance.__name__ if isinstance(instance, ModuleType) else type(instance).__module__

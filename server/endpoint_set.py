@@ -258,12 +258,10 @@ def _does_none(claim: Claim, required: Sequence[str] | None) -> bool:
     """Whether the model has none of the tasks that an endpoint is for; then that is told."""
     if required is None or set(required) & set(SUPPORTED_TASKS):
         return False
-    logger.info(
-        "endpoint %s of %s is not served: the model does none of %s",
-        claim.name,
-        claim.owner,
-        ", ".join(required),
-    )
+    why = "required_tasks names none; None is for every model"
+    if required:
+        why = f"the model does none of {', '.join(required)}"
+    logger.info("endpoint %s of %s is not served: %s", claim.name, claim.owner, why)
     return True
 
 

@@ -179,6 +179,7 @@ def _make(entry: EntryPoint, ported: set[str]) -> Plugin:
     if fault_of_value is not None:
         plugin.fault = fault or fault_of_value
         return plugin
+    plugin.module = entry.module
     plugin.file = find_module_file(entry.module)
     if distribution in ported:
         plugin.state = "superseded"

@@ -483,8 +483,10 @@ def test_required_tasks_decide_whether_it_is_served(
     endpoints = EndpointSet.build(host)
     assert isinstance(endpoints.app, FastAPI) == is_served
     assert host.problems() == []
-    if tasks and not is_served:
-        assert "is not served: the model does none of embed, classify" in caplog.text
+    told = (
+        "the model does none of embed, classify" if tasks else "required_tasks names none; None is"
+    )
+    assert (f"is not served: {told}" in caplog.text) != is_served
 
 
 def entry(value: str) -> EntryPoint:

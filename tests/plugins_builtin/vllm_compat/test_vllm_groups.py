@@ -17,8 +17,10 @@ from hookserve.hookspecs import (
     PluginError,
     PluginSettings,
     QueuedRequest,
+    bootstrap,
 )
 from hookserve.hookspecs.discovery import find_plugins
+from hookserve.hookspecs.record_owner import owner_of_record
 from plugin_folder import install_package, install_plugin, write_metadata
 
 GENERAL = "vllm.general_plugins"
@@ -55,7 +57,7 @@ def register():
 """
 
 
-@pytest.mark.checklist(1, 4, 8, 10, 31, 108, 143)
+@pytest.mark.checklist(1, 4, 8, 10, 31, 143)
 def test_a_package_is_found_by_its_metadata_alone(site: Path, source_root: Path) -> None:
     install_package(site, source_root / "tests" / "toys" / "vllm_toy_plugin")
 
@@ -88,6 +90,25 @@ def test_entry_points_of_any_way_to_build_are_the_same(site: Path) -> None:
     assert host.registry("model").get("Old") is not None
 
 
+@pytest.mark.checklist(108)
+def test_an_editable_install_is_loaded_from_where_its_source_is(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record names no module."""
+    write_metadata(site, "edited", {GENERAL: {"it": "edited:register"}}, ["__editable__.pth,,"])
+    source = site / "source"
+    source.mkdir()
+    (source / "edited.py").write_text(REGISTERS.format(arch="Edited", name="edited"))
+    monkeypatch.syspath_prepend(source)
+
+    host = host_of()
+
+    (report,) = [each for each in host.describe() if each.group == GENERAL]
+    assert (report.identity, report.state) == (f"edited:{GENERAL}:it", "active")
+    assert report.file == str(source / "edited.py")
+    assert host.registry("model").get("Edited") is not None
+
+
 @pytest.mark.checklist(11)
 def test_groups_that_nobody_reads_are_listed_with_the_reason(site: Path) -> None:
     groups = ["vllm.general_plugin", "vllm.stat_loggers", "vllm.extension_bundles"]
@@ -109,6 +130,18 @@ def test_a_function_runs_once_without_arguments_in_whatever_roles(site: Path) ->
     host_of("front", "engine", "worker")
 
     assert sys.modules["counted"].calls == [1]
+
+
+@pytest.mark.checklist(92)
+def test_what_a_package_says_later_by_a_logger_of_its_name_is_its_own(site: Path) -> None:
+    install_general(site, "talking", "def register(): pass")
+    host = bootstrap({"front"}, PluginSettings())
+    owners = []
+    for name in ("talking.patch", "talkative"):
+        record = logging.LogRecord(name, logging.INFO, "f.py", 1, "hello", (), None)
+        owners.append(owner_of_record(record))
+    host.close()
+    assert owners == ["talking:vllm.general_plugins:talking", None]
 
 
 @pytest.mark.checklist(13, 28)
