@@ -64,7 +64,8 @@ def test_a_program_runs_as_under_python(tmp_path: Path) -> None:
         groups={"vllm.general_plugins": {"twice": "twice:register"}},
     )
     (tmp_path / "program.py").write_text(
-        """import sys
+        """import subprocess
+import sys
 from vllm import ModelRegistry
 import twice
 
@@ -73,7 +74,17 @@ if __name__ == "__main__":
     ModelRegistry.register_model("Mine", "program:Mine")
     print(sys.argv, __file__, sys.path[0] == sys.argv[2], twice.count)
     print("Mine" in ModelRegistry.get_supported_archs(), sys.modules["__main__"].__name__)
+    words = [sys.executable, "-m", "hookserve.server.vllm_python", "child.py"]
+    print(subprocess.run(words, capture_output=True, text=True).stdout.strip())
     print(1 / 0)
+"""
+    )
+
+    (tmp_path / "child.py").write_text(
+        """from vllm import ModelRegistry
+import twice
+
+print("Mine" in ModelRegistry.get_supported_archs(), twice.count)
 """
     )
 
@@ -85,10 +96,11 @@ if __name__ == "__main__":
     assert ended.stdout.splitlines() == [
         f"['program.py', '--flag', '{tmp_path}'] {tmp_path}/program.py True 2",
         "True __main__",
+        "False 1",  # of a child, which has what entry points register, and that alone
     ]
     error = ended.stderr[ended.stderr.index("Traceback") :].splitlines()
     assert [error[1].strip(), error[-1]] == [
-        f'File "{tmp_path}/program.py", line 10, in <module>',
+        f'File "{tmp_path}/program.py", line 13, in <module>',
         "ZeroDivisionError: division by zero",
     ]
     identity = "plugin twice:vllm.general_plugins:twice"

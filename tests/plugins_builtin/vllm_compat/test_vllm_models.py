@@ -182,7 +182,7 @@ def test_the_model_of_a_plugin_that_the_list_leaves_out_is_unknown_and_the_list_
         LLM(str(model))
 
 
-@pytest.mark.checklist(44, 49)
+@pytest.mark.checklist(49)
 def test_a_class_that_cannot_be_imported_stops_a_server_before_its_engine(
     site: Path, tmp_path: Path
 ) -> None:
