@@ -109,25 +109,6 @@ def test_an_editable_install_is_loaded_from_where_its_source_is(
     assert host.registry("model").get("Edited") is not None
 
 
-@pytest.mark.checklist(108)
-def test_an_editable_install_is_loaded_from_where_its_source_is(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its record names no module."""
-    write_metadata(site, "edited", {GENERAL: {"it": "edited:register"}}, ["__editable__.pth,,"])
-    source = site / "source"
-    source.mkdir()
-    (source / "edited.py").write_text(REGISTERS.format(arch="Edited", name="edited"))
-    monkeypatch.syspath_prepend(source)
-
-    host = host_of()
-
-    (report,) = [each for each in host.describe() if each.group == GENERAL]
-    assert (report.identity, report.state) == (f"edited:{GENERAL}:it", "active")
-    assert report.file == str(source / "edited.py")
-    assert host.registry("model").get("Edited") is not None
-
-
 @pytest.mark.checklist(11)
 def test_groups_that_nobody_reads_are_listed_with_the_reason(site: Path) -> None:
     groups = ["vllm.general_plugin", "vllm.stat_loggers", "vllm.extension_bundles"]
