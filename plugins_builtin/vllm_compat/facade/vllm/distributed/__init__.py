@@ -33,7 +33,11 @@ __surface__ = {
     "get_pp_group": "live: the stages of the pipeline, of which there is one",
     "get_world_group": "live: all ranks, which share the model",
     "get_dp_group": "live: the copies of the model, of which there is one",
-    "GroupCoordinator": "live: the class of these groups; made by the worker alone",
+    "GroupCoordinator": (
+        "live: the class of these groups; made by the worker alone. It has rank, rank_in_group, "
+        "ranks, world_size, is_first_rank, is_last_rank, device_group, all_reduce and all_gather, "
+        "and nothing else: torch.distributed does the rest, by device_group"
+    ),
     "model_parallel_is_initialized": (
         "live: true, as a worker's ranks have met before its model is built"
     ),
