@@ -52,8 +52,14 @@ class PlainData:
 
     @classmethod
     def model_validate(cls, given: Any) -> Any:
-        """Of the fields as a dict; one that is there already is that one."""
-        return given if isinstance(given, cls) else cls(**given)
+        """Of the fields as a dict; one that is there already is that one.
+
+        Raises:
+            msgspec.ValidationError: a ``ValueError``: a struct's fields that are none of its.
+        """
+        if isinstance(given, cls):
+            return given
+        return msgspec.convert(given, cls) if issubclass(cls, msgspec.Struct) else cls(**given)
 
     def model_copy(self, *, update: dict[str, Any] | None = None, deep: bool = False) -> Any:
         """Another one with the same fields, those of ``update`` changed.

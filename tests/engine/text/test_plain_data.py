@@ -58,6 +58,9 @@ def test_calls_of_a_whole_text_are_data_too() -> None:
     copied = call.model_copy(deep=True)
     assert copied == call and copied.function is not call.function
     assert ToolCall.model_validate({"id": "y", "function": call.function}).id == "y"
+    assert Tool.model_validate(TOOL).function.name == "f"
+    with pytest.raises(msgspec.ValidationError, match="name"):
+        Tool.model_validate({"type": "function", "function": {}})
 
 
 def test_a_request_is_made_of_plain_json() -> None:
