@@ -42,8 +42,8 @@ class LogitsProcessor(PluggableLayer):
         """
         if self.logits_as_input:
             logits = hidden_states
-        elif skip_gather:
-            logits = self._score(hidden_states, lm_head, embedding_bias)
+        elif skip_gather:  # only then by name: a subclass may know nothing of it
+            logits = self._get_logits(hidden_states, lm_head, embedding_bias, skip_gather=True)
         else:
             logits = self._get_logits(hidden_states, lm_head, embedding_bias)
         if self.soft_cap is not None:
@@ -55,17 +55,12 @@ class LogitsProcessor(PluggableLayer):
         hidden_states: torch.Tensor,
         lm_head: VocabParallelEmbedding,
         embedding_bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        logits = self._score(hidden_states, lm_head, embedding_bias)
-        return lm_head.tp_group.all_gather(logits)[..., : self.org_vocab_size]
-
-    def _score(
-        self,
-        hidden_states: torch.Tensor,
-        lm_head: VocabParallelEmbedding,
-        embedding_bias: torch.Tensor | None,
+        skip_gather: bool = False,
     ) -> torch.Tensor:
         if embedding_bias is None and isinstance(lm_head, ParallelLMHead):
             embedding_bias = lm_head.bias
         logits: torch.Tensor = lm_head.quant_method.apply(lm_head, hidden_states, embedding_bias)
-        return logits
+        if skip_gather:
+            return logits
+        logits = lm_head.tp_group.all_gather(logits)
+        return logits[..., : self.org_vocab_size]
