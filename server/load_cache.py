@@ -62,11 +62,12 @@ def write_results(cache_dir: str, results: Mapping[str, LoadResult]) -> None:
         return
     merged = {**read_results(cache_dir), **results}
     try:
+        content = msgspec.json.encode(merged)
         os.makedirs(cache_dir, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=cache_dir, prefix=FILE_NAME, delete=False) as file:
-            file.write(msgspec.json.encode(merged))
+            file.write(content)
         os.replace(file.name, Path(cache_dir) / FILE_NAME)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:  # a file's name may be no text
         logger.debug("the cache of plugin loads is not written: %s", error)
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from hookserve.hookspecs.settings import PluginSettings
-from hookserve.server.load_cache import LoadResult, file_stamp, read_results, write_results
+from hookserve.server.load_cache import (
+    FILE_NAME,
+    LoadResult,
+    file_stamp,
+    read_results,
+    write_results,
+)
 from hookserve.server.plugin_probe import probe_plugins
 from hookserve.server.plugin_table import PluginRow, format_table, summarize
 from plugin_folder import install_plugin
@@ -196,6 +202,8 @@ def test_results_are_merged_and_a_broken_cache_is_no_fault(tmp_path: Path) -> No
     blocked = tmp_path / "file"
     blocked.write_text("")
     write_results(str(blocked), {"a": one})
+    write_results(folder, {"c\udc80": one})  # as of a file whose name is no text
+    assert os.listdir(folder) == [FILE_NAME]
 
 
 def test_a_stamp_changes_with_version_and_content(tmp_path: Path) -> None:
