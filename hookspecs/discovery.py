@@ -101,7 +101,11 @@ def installed_plugins(adapters: Iterable[Adapter] = ()) -> list[Plugin]:
     """One plugin for each entry point of the group ``hookserve``, and what the adapters make of
     those of their groups."""
     version = _host_version()
-    installed, plugins = installed_entry_points()  # it reads every distribution's: once
+    adapters = list(adapters)
+    prefixes = tuple(adapter.prefix for adapter in adapters)
+    installed, plugins = installed_entry_points(  # it reads every distribution's: once
+        lambda group: group == ENTRY_POINT_GROUP or group.startswith(prefixes)
+    )
     plugins += [_installed(entry, version) for entry in installed.get(ENTRY_POINT_GROUP, ())]
     for adapter in adapters:
         groups = sorted(name for name in installed if name.startswith(adapter.prefix))
@@ -111,19 +115,28 @@ def installed_plugins(adapters: Iterable[Adapter] = ()) -> list[Plugin]:
     return plugins
 
 
-def installed_entry_points() -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
+def installed_entry_points(
+    is_wanted: Callable[[str], bool],
+) -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
     """Those of every distribution, by group; and a plugin with a fault for each distribution whose
-    entry points cannot be read, as nobody knows what they are."""
+    entry points cannot be read, as nobody knows what they are.
+
+    Args:
+        is_wanted: asked about each group.
+    """
     from importlib import metadata  # slow to import, and `--help` needs no plugin
 
     try:
         found = metadata.entry_points()
-        return {group: list(found.select(group=group)) for group in found.groups}, []
+        groups = [group for group in found.groups if is_wanted(group)]  # each is a search
+        return {group: list(found.select(group=group)) for group in groups}, []
     except Exception:  # importlib.metadata documents no error for broken files
-        return _one_by_one()
+        return _one_by_one(is_wanted)
 
 
-def _one_by_one() -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
+def _one_by_one(
+    is_wanted: Callable[[str], bool],
+) -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
     """What is found where one distribution is broken; slower, as it asks each for its name."""
     from importlib import metadata
 
@@ -138,7 +151,8 @@ def _one_by_one() -> tuple[dict[str, list[EntryPoint]], list[Plugin]]:
         seen.add(name or str(folder))
         try:
             for entry in distribution.entry_points:
-                found.setdefault(entry.group, []).append(entry)
+                if is_wanted(entry.group):
+                    found.setdefault(entry.group, []).append(entry)
         except Exception as error:
             broken.append(_unreadable(name, folder, error))
     return found, broken

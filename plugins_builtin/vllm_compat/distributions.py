@@ -35,7 +35,8 @@ def is_called_vllm(distribution: Distribution) -> bool:
 
 def ported_distributions() -> set[str]:
     """The names of those that have an entry point for this host too."""
-    entries = installed_entry_points()[0].get(ENTRY_POINT_GROUP, ())
+    found, _ = installed_entry_points(lambda each: each == ENTRY_POINT_GROUP)
+    entries = found.get(ENTRY_POINT_GROUP, ())
     return {_name(entry.dist) for entry in entries if entry.dist is not None}
 
 

@@ -13,6 +13,8 @@ from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 
+from hookserve.hookspecs.errors import describe_error
+
 from .distributions import PACKAGE, is_vllm_itself
 
 _PREFIX = f"{PACKAGE}/"
@@ -44,8 +46,16 @@ class ForeignFiles:
                         self._take(distribution, Path(site))
 
     def _take(self, distribution: metadata.Distribution, site: Path) -> None:
-        owner = str(distribution.name)
-        for listed in _listed(distribution):
+        try:
+            owner, files = str(distribution.name), list(_listed(distribution))
+        except Exception as error:  # importlib.metadata documents no error for broken files
+            where = getattr(distribution, "_path", f"a distribution of {site}")
+            self.warnings.append(
+                f"what {where} lists cannot be read, and none of it is served under {_PREFIX}: "
+                f"{describe_error(error)}"
+            )
+            return
+        for listed in files:
             name = _module_name(listed)
             if name is None or not (site / listed).is_file():
                 continue

@@ -27,7 +27,7 @@ def load_group(group: str) -> dict[str, Any]:
     Raises:
         hookserve.hookspecs.HostError: there is no plugin host in this process, or not yet.
     """
-    entries = installed_entry_points()[0].get(group, ())
+    entries = installed_entry_points(lambda each: each == group)[0].get(group, ())
     by_identity = {f"{read_metadata(e.dist)[0]}:{e.group}:{e.name}": e for e in entries}
     found = {}
     for plugin in current().plugins:

@@ -96,6 +96,20 @@ def test_one_file_of_two_distributions_is_told(
     assert importlib.import_module("vllm.extra.shared").owner == "b_two", "who was installed last"
 
 
+def test_a_list_of_files_that_cannot_be_read_is_told_and_the_others_are_served(site: Path) -> None:
+    for name in ("damaged", "whole"):
+        install(site, name, {f"vllm/extra/{name}.py": ""})
+    (record,) = site.glob("damaged-*/RECORD")
+    record.write_bytes(record.read_bytes() + b"vllm/\xe9.py,,\n")
+
+    host = Host(["front"], PluginSettings())
+
+    (told,) = [line for line in host.warnings if "damaged" in line]
+    assert told.startswith(f"what {record.parent} lists cannot be read, and none of it is served")
+    assert importlib.import_module("vllm.extra.whole").__file__ == str(site / "vllm/extra/whole.py")
+    assert importlib.util.find_spec("vllm.extra.damaged") is None
+
+
 def test_an_editable_install_lists_none_and_the_error_says_so(site: Path, tmp_path: Path) -> None:
     """What ``pip install -e`` leaves: a line of a ``.pth`` file, and a record without modules."""
     source = tmp_path / "src"
