@@ -155,6 +155,10 @@ def _top_level_names(distribution: str) -> Iterator[str]:
         return
     for entry in found.entry_points:
         yield entry.value.partition(":")[0].partition(".")[0].strip()
-    for path in found.files or ():
+    try:
+        files = found.files or ()
+    except ValueError:  # a damaged record
+        return
+    for path in files:
         if path.suffix == ".py" and path.parts[0] not in ("..", PACKAGE):
             yield path.parts[0].removesuffix(".py")

@@ -116,6 +116,14 @@ def test_guards_of_every_kind_are_met_at_once_by_plugins_of_different_releases(
         assert sys.modules["exact"].ask() == ("0.27.1", "0.27.1"), "called by another's code"
 
 
+def test_a_plugin_with_a_damaged_list_of_files_is_shown_its_own_release(site: Path) -> None:
+    install(site, "damaged", "<0.11", "0.10.0", (0, 11))
+    (record,) = site.glob("damaged-*/RECORD")
+    record.write_bytes(b"\xe9.py,,\n")
+    Host(["front"], PluginSettings())
+    assert seen_by("damaged") == expected("0.10.0")
+
+
 def test_the_operator_may_show_a_plugin_another_release(site: Path) -> None:
     install(site, "guarded", "", "0.19", (0, 19, 9))
     identity = f"guarded:{GENERAL}:guarded"
