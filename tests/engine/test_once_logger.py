@@ -75,7 +75,7 @@ def test_what_was_said_is_forgotten_before_it_is_too_much(
 def test_what_another_library_puts_into_every_logger_is_not_taken_for_it(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def info_once(self: logging.Logger, text: str) -> None:
+    def info_once(self: logging.Logger, text: str, **more: object) -> None:
         self.info("by another: %s", text)
 
     monkeypatch.setattr(logging.Logger, "info_once", info_once, raising=False)
