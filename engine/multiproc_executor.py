@@ -140,7 +140,7 @@ class MultiprocExecutor(Executor):
         only: int | None,
     ) -> Any:
         if self._failed:
-            self._see_failed_calls_through()
+            self._see_failed_calls_through(timeout)
         call_id = next(self._call_ids)
         if method == "execute_model" and isinstance(args[0], SchedulerOutput):
             self._tell_all(ExecuteModel(call_id, args[0]))  # all ranks sample the same tokens
@@ -207,19 +207,26 @@ class MultiprocExecutor(Executor):
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _see_failed_calls_through(self) -> None:
+    def _see_failed_calls_through(self, timeout_s: float | None) -> None:
         """Wait until each rank has answered what failed on one: a rank that is still in an exchange
         would be met there by the next call's.
 
         Raises:
             WorkerError: none of them ever will, or one has ended.
+            TimeoutError: they have not within the time.
         """
-        looked_at = time.monotonic()
+        started = looked_at = time.monotonic()
         while self._failed:
-            self._receive(LOOK_EVERY_S)
-            if self._failed and time.monotonic() - looked_at > LOOK_EVERY_S:
+            now = time.monotonic()
+            if timeout_s is not None and now - started >= timeout_s:
+                raise TimeoutError(
+                    f"workers are still in a call that failed on one rank, {timeout_s:g} s later"
+                )
+            if now - looked_at > LOOK_EVERY_S:
                 self._raise_if_in_vain("a call that failed on one rank")
-                looked_at = time.monotonic()
+                looked_at = now
+            left_s = LOOK_EVERY_S if timeout_s is None else started + timeout_s - now
+            self._receive(min(left_s, LOOK_EVERY_S))
 
     def _tell_all(self, message: Message) -> None:
         self.check_health()

@@ -1,11 +1,12 @@
 """Ranks that wait for each other in vain: how each worker says what it waits in, and when the
 engine concludes that nobody can end it.
 
-An exchange here is a call of ``torch.distributed`` that holds the thread which makes it, as on a
-CPU; on a GPU such a call returns at once, and none of this sees it. It ends when all ranks have
-entered it. One that a rank leaves out, or enters in another order, would hold the others for ever.
-That a rank waits long says nothing: another may load, compile, or be stopped. So each worker has a
-thread that looks at the main one, and only where every rank is known to wait is the call given up.
+An exchange here is a call of ``torch.distributed`` among all ranks that holds the thread which
+makes it, as on a CPU. On a GPU such a call returns at once, and in a group of a plugin's own others
+than the ranks may be: neither is seen. It ends when all ranks have entered it. One that a rank
+leaves out, or enters in another order, would hold the others for ever. That a rank waits long says
+nothing: another may load, compile, or be stopped. So each worker has a thread that looks at the
+main one, and only where every rank is known to wait is the call given up.
 """
 
 from __future__ import annotations
@@ -63,16 +64,25 @@ def find_wait(frame: FrameType | None) -> str | None:
     assert frame is not None
     if _module(frame) == "hookserve.engine.channel":
         return ""
-    name = None
+    exchange = None
     while frame is not None and _module(frame).startswith("torch.distributed"):
         if frame.f_code.co_name != "wrapper":
-            name = frame.f_code.co_name
+            exchange = frame
         frame = frame.f_back
     while frame is not None and _module(frame).startswith("hookserve.ops."):
         frame = frame.f_back  # whoever calls a layer or the group
-    if name is None or frame is None:
+    if exchange is None or frame is None or not _is_among_all(exchange):
         return None
-    return f"{name} (called at {frame.f_code.co_filename}:{frame.f_lineno})"
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{exchange.f_code.co_name} (called at {where})"
+
+
+def _is_among_all(exchange: FrameType) -> bool:
+    """Whether the function was given the default group."""
+    nothing = object()
+    group = exchange.f_locals.get("group", nothing)
+    default = getattr(exchange.f_globals.get("GroupMember"), "WORLD", None)
+    return group is None or group is default
 
 
 def _module(frame: FrameType) -> str:

@@ -144,6 +144,8 @@ def test_the_next_call_waits_until_all_ranks_are_through_one_that_failed(start: 
     executor = start()
     with pytest.raises(WorkerError, match="worker 0 raised LookupError"):
         executor.collective_rpc("complain_or_sleep", args=(0, 0.5))
+    with pytest.raises(TimeoutError, match=r"still in a call that failed on one rank, 0\.05 s"):
+        executor.collective_rpc("complain", 0.05, (7,))
     one, other = executor.collective_rpc("woke_at")
     assert one[1] > other[0] > 0.0, "rank 0 was asked after rank 1 had woken"
     assert executor.collective_rpc("complain", args=(7,)) == [0, 1]

@@ -46,26 +46,41 @@ def test_it_is_in_vain_only_where_every_rank_waits_and_has_for_long(
         assert "worker 0 in all_reduce (called at a.py:1)" in told
 
 
-def frame_in(*modules: str) -> FrameType:
+SOURCE = """
+import sys
+from types import SimpleNamespace
+
+GroupMember = SimpleNamespace(WORLD="all")
+
+def call(group, inner=None, *rest):
+    return inner(group, *rest) if inner else sys._getframe()
+"""
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+
+def frame_in(*modules: str, group: str | None = "all") -> FrameType:
     """The innermost of calls one inside the other, each in a function ``call`` of a module."""
-    source = "import sys\ndef call(inner=None, *rest):\n    return inner(*rest) if inner else "
-    source += "sys._getframe()\n"
     made = []
     for name in modules:
         module = types.ModuleType(name)
-        exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+        exec(compile(SOURCE, f"{name}.py", "exec"), module.__dict__)
         made.append(module.call)
-    found: FrameType = made[0](*made[1:])
+    found: FrameType = made[0](group, *made[1:])
     return found
 
 
-def test_an_exchange_is_told_by_its_name_and_by_who_called_a_layer() -> None:
-    outer = "torch.distributed.c10d_logger", "torch.distributed.distributed_c10d"
-    told = find_wait(frame_in("plug", "hookserve.ops.context", *outer))
-    assert told == "call (called at plug.py:3)"
+@pytest.mark.parametrize("group", [None, "all"])
+def test_an_exchange_is_told_by_its_name_and_by_who_called_a_layer(group: str | None) -> None:
+    inner = "torch.distributed.c10d_logger", DISTRIBUTED
+    told = find_wait(frame_in("plug", "hookserve.ops.context", *inner, group=group))
+    assert told == "call (called at plug.py:8)"
+
+
+def test_other_waits_are_told_apart() -> None:
     assert find_wait(frame_in("plug", "hookserve.engine.channel")) == ""
     assert find_wait(frame_in("torch.distributed.x", "plug")) is None, "the innermost call counts"
     assert find_wait(frame_in("plug")) is None
+    assert find_wait(frame_in("plug", DISTRIBUTED, group="with a trainer")) is None
 
 
 def test_one_that_has_stopped_looking_is_not_taken_to_wait(
