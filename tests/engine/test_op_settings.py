@@ -61,6 +61,7 @@ def test_what_is_said_in_front_is_in_force_in_the_worker(
         ([1], r"custom_ops is \[1\]; expected a list"),
         (["all", "none"], "both all and none"),
         (["+rms_norm", "-RMSNorm"], r"both \+rms_norm and -RMSNorm"),
+        (["+RMSNorm", "-RMSNorm"], r"both \+RMSNorm and -RMSNorm"),
     ],
 )
 def test_a_list_that_means_nothing_is_refused_in_front_with_its_origin(
