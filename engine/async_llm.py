@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hookserve.hookspecs import Host, PluginSettings
 
 from .config import EngineConfig
-from .engine_args import EngineArgs
+from .config_changes import fold_changes
+from .engine_args import EngineArgs, name_engine
 from .engine_child import ENGINE_COMMAND
 from .engine_client import EngineClient
-from .errors import EngineDeadError
+from .errors import ConfigError, EngineDeadError
 from .grammar_checks import GrammarChecks
 from .home_process import HomeProcess
 from .input_processor import InputProcessor
+from .model_inspection import check_model_class
 from .offline_host import open_host
 from .plugin_reports import EngineReports
 from .processor_checks import ProcessorChecks
@@ -41,6 +43,7 @@ class AsyncLLM(PromptClient):
         engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the role front, held for this engine, which releases it.
         log_stats_interval: seconds between two lines of statistics.
+        stat_loggers: classes, or functions of their arguments, that are built beside the plugins'.
         command: what the engine's process runs.
 
     Attributes:
@@ -54,12 +57,13 @@ class AsyncLLM(PromptClient):
         host: Host,
         *,
         log_stats_interval: float = LOG_INTERVAL_S,
+        stat_loggers: Sequence[Any] | None = None,
         command: Sequence[str] = ENGINE_COMMAND,
     ) -> None:
         vllm_config = VllmConfig.from_engine_config(engine_config)
         tokenizer = load_tokenizer(engine_config.model.tokenizer)
         host.calls.tell_start_once(host.roles, vllm_config)
-        loggers = StatLoggers.build(host, vllm_config)
+        loggers = StatLoggers.build(host, vllm_config, stat_loggers or ())
         self._checks = ProcessorChecks.build(host, engine_config)
         self._grammars = GrammarChecks(host, engine_config)
         self._log_interval_s = log_stats_interval
@@ -80,12 +84,16 @@ class AsyncLLM(PromptClient):
         cls,
         engine_args: EngineArgs,
         *,
+        usage_context: object = None,
+        stat_loggers: Sequence[Any] | None = None,
         plugins: Sequence[Any] = (),
         plugin_settings: PluginSettings | None = None,
         log_stats_interval: float = LOG_INTERVAL_S,
     ) -> AsyncLLM:
         """
         Args:
+            usage_context: who asks; programs of the ecosystem tell it, and nobody here counts.
+            stat_loggers: as for the class.
             plugins: names of modules and paths of ``.py`` files, loaded in every process.
             plugin_settings: what else is wanted of plugins; nothing by default.
 
@@ -94,18 +102,42 @@ class AsyncLLM(PromptClient):
             hookserve.hookspecs.HostError: plugins; or another engine of this process was made with
                 other plugin settings, and lives.
         """
-        host = open_host(
-            ("front",),
-            plugins,
-            plugin_settings,
-            objects_stay="the engine's process cannot be handed one",
-        )
-        try:
-            config = engine_args.to_engine_config(host)
-            return cls(config, host, log_stats_interval=log_stats_interval)
-        except BaseException:
-            host.release()
-            raise
+        del usage_context
+        with _front(plugins, plugin_settings) as host:
+            return cls(
+                engine_args.to_engine_config(host),
+                host,
+                log_stats_interval=log_stats_interval,
+                stat_loggers=stat_loggers,
+            )
+
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: VllmConfig,
+        *,
+        usage_context: object = None,
+        stat_loggers: Sequence[Any] | None = None,
+    ) -> AsyncLLM:
+        """Of a configuration that ``EngineArgs.create_engine_config`` made, with what the program
+        has changed of it since.
+
+        Args:
+            usage_context, stat_loggers: as for ``from_engine_args``.
+
+        Raises: as ``from_engine_args``; also
+            ConfigError: it was made otherwise, or changed to what cannot be.
+        """
+        del usage_context
+        if vllm_config.engine_config is None:
+            raise ConfigError(
+                "from_vllm_config: this VllmConfig was put together by hand; expected one that "
+                "EngineArgs.create_engine_config made"
+            )
+        with _front((), None) as host:
+            config = fold_changes(vllm_config.engine_config, vllm_config, "from_vllm_config")
+            check_model_class(config, host)
+            return cls(name_engine(config), host, stat_loggers=stat_loggers)
 
     # -- the engine's life ----------------------------------------------------------------------
 
@@ -161,6 +193,18 @@ class AsyncLLM(PromptClient):
         if self._finalizer.alive:
             self._supervisor.stop_now(STOP_TIMEOUT_S if timeout is None else timeout)
             self._finalizer()
+
+
+@contextlib.contextmanager
+def _front(plugins: Sequence[Any], plugin_settings: PluginSettings | None) -> Iterator[Host]:
+    """The plugins of an engine that is made within; held on, unless that fails."""
+    stays = "the engine's process cannot be handed one"
+    host = open_host(("front",), plugins, plugin_settings, objects_stay=stays)
+    try:
+        yield host
+    except BaseException:
+        host.release()
+        raise
 
 
 def _end(

@@ -470,7 +470,7 @@ class EngineArgs(FixedArguments):
             self.sources = asked.sources
             asked._check_quantized(config, found)
             check_model_class(config, found, asked.cache_dir)
-            return msgspec.structs.replace(config, instance_id=os.urandom(3).hex()[:5])
+            return name_engine(config)
 
     def _resolve(self, host: Host) -> EngineConfig:
         from .config_changes import apply_platform
@@ -556,6 +556,11 @@ class EngineArgs(FixedArguments):
         if quantization is not None:
             with as_plugin(host, claim.plugin):
                 import_platform(claim, host).verify_quantization(quantization)
+
+
+def name_engine(config: EngineConfig) -> EngineConfig:
+    """The configuration of one more engine."""
+    return msgspec.structs.replace(config, instance_id=os.urandom(3).hex()[:5])
 
 
 class AsyncEngineArgs(EngineArgs):

@@ -69,6 +69,8 @@ class LLMEngine:
         engine_config: as ``EngineArgs.to_engine_config`` makes it.
         host: with the roles front, engine and worker, held for this engine, which releases it.
         log_stats_interval: seconds between two calls of the stat loggers' ``log``.
+        stat_loggers: classes, or functions of their arguments, that are built beside the plugins'
+            where there are statistics.
 
     Attributes:
         vllm_config, tokenizer, input_processor, reply_parsers: for whoever wants to look.
@@ -83,6 +85,7 @@ class LLMEngine:
         host: Host,
         *,
         log_stats_interval: float = LOG_INTERVAL_S,
+        stat_loggers: Sequence[Any] | None = None,
     ) -> None:
         self.engine_config = engine_config
         self.vllm_config = VllmConfig.from_engine_config(engine_config)
@@ -93,7 +96,9 @@ class LLMEngine:
         host.calls.tell_start_once(host.roles, self.vllm_config)
         self._log_stats = engine_config.log_stats
         self._loggers = (
-            StatLoggers.build(host, self.vllm_config) if self._log_stats else StatLoggers()
+            StatLoggers.build(host, self.vllm_config, stat_loggers or ())
+            if self._log_stats
+            else StatLoggers()
         )
         self._stats = FrontStats()
         self._log_interval_s = log_stats_interval
@@ -148,12 +153,16 @@ class LLMEngine:
         cls,
         engine_args: EngineArgs,
         *,
+        usage_context: object = None,
+        stat_loggers: Sequence[Any] | None = None,
         plugins: Sequence[Any] = (),
         plugin_settings: PluginSettings | None = None,
         log_stats_interval: float = LOG_INTERVAL_S,
     ) -> LLMEngine:
         """
         Args:
+            usage_context: who asks; programs of the ecosystem tell it, and nobody here counts.
+            stat_loggers: as for the class.
             plugins: names of modules, paths of ``.py`` files, and, with one rank, objects.
             plugin_settings: what else is wanted of plugins; nothing by default.
 
@@ -162,6 +171,7 @@ class LLMEngine:
             hookserve.hookspecs.HostError: plugins; or another engine of this process was made with
                 other plugin settings, and lives.
         """
+        del usage_context
         apart = "worker processes cannot be handed one"
         ranks = engine_args.tensor_parallel_size
         host = open_host(
@@ -174,7 +184,9 @@ class LLMEngine:
             config = engine_args.to_engine_config(host)
             if config.parallel.workers_are_apart:  # a plugin may have asked for that
                 check_no_objects(host.objects, apart)
-            return cls(config, host, log_stats_interval=log_stats_interval)
+            return cls(
+                config, host, log_stats_interval=log_stats_interval, stat_loggers=stat_loggers
+            )
         except BaseException:
             host.release()
             raise

@@ -149,7 +149,9 @@ class StatLoggers:
         self._replaced = tuple(replaced)
 
     @classmethod
-    def build(cls, host: Host, vllm_config: VllmConfig) -> StatLoggers:
+    def build(
+        cls, host: Host, vllm_config: VllmConfig, of_program: Iterable[Any] = ()
+    ) -> StatLoggers:
         """Build every registered logger as ``cls(vllm_config, 0)``; one that is of all engines is
         given ``[0]``. A built-in one gives way to those that derive from it, if it says so
         (``yields_to_subclasses``).
@@ -157,10 +159,14 @@ class StatLoggers:
         One that cannot be built, or not within the time of a start-up hook, puts its plugin out
         (``host.deny``).
 
+        Args:
+            of_program: further ones, which the program that makes the engine has handed over.
+
         Raises:
             RequiredPluginError: that plugin is required.
+            whatever the constructor of one of the program's raises.
         """
-        built: list[GuardedLogger] = []
+        built = [_build_of_program(target, vllm_config) for target in of_program]
         replaced: list[Replaced] = []
         claims = host.registry("stat_logger").claims()
         for claim in sorted(claims, key=lambda each: each.plugin.is_builtin):
@@ -238,11 +244,10 @@ def _is_replaced(target: Any, built: Iterable[GuardedLogger]) -> bool:
 
 def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -> GuardedLogger:
     """A plugin's constructor runs in a thread: it cannot be interrupted, but left alone."""
-    of_all = isinstance(target, type) and issubclass(target, AggregateStatLoggerBase)
 
     def build() -> GuardedLogger:
         with host.enter(claim.plugin):
-            instance = target(vllm_config, [0] if of_all else 0)
+            instance = target(vllm_config, _engines_of(target))
         return GuardedLogger(claim.plugin, claim.name, instance)
 
     if claim.plugin.is_builtin:
@@ -250,3 +255,15 @@ def _build_one(host: Host, claim: Claim, target: Any, vllm_config: VllmConfig) -
     budget_s = host.settings.startup_hook_timeout_s
     built: GuardedLogger = build_within(budget_s, claim.owner, f"stat logger {claim.name}", build)
     return built
+
+
+def _build_of_program(target: Any, vllm_config: VllmConfig) -> GuardedLogger:
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    owner = Plugin(f"program:{name}", name, "program", load=lambda: None, state="active")
+    return GuardedLogger(owner, name, target(vllm_config, _engines_of(target)))
+
+
+def _engines_of(target: Any) -> int | list[int]:
+    """What a logger is given behind the configuration."""
+    of_all = isinstance(target, type) and issubclass(target, AggregateStatLoggerBase)
+    return [0] if of_all else 0

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -23,6 +23,8 @@ from hookserve.engine.errors import (
     EngineStartError,
     InvalidRequestError,
 )
+from hookserve.engine.stat_logger_base import StatLoggerBase
+from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import HostError, PluginSettings, bootstrap, current
 
 PARAMS = SamplingParams(max_tokens=50)
@@ -45,6 +47,69 @@ def make(tiny_llama: Path) -> Iterator[Any]:
     yield make
     for engine in made:
         engine.shutdown()
+
+
+class Counting(StatLoggerBase):
+    made: ClassVar[list[Counting]] = []
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self.config, self.index, self.num_tokens, self.is_ready = (
+            vllm_config,
+            engine_index,
+            0,
+            False,
+        )
+        self.made.append(self)
+
+    def record(
+        self,
+        scheduler_stats: Any,
+        iteration_stats: Any,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        if iteration_stats is not None:
+            self.num_tokens += iteration_stats.num_generation_tokens
+
+    def log_engine_initialized(self) -> None:
+        self.is_ready = True
+
+
+@pytest.mark.parametrize("how", ["from_engine_args", "from_vllm_config"])
+def test_a_program_has_loggers_and_a_configuration_of_its_own(
+    how: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = AsyncLLM.__init__.__kwdefaults__ or {}
+    script = {**defaults, "command": (*COMMAND, "plain")}
+    monkeypatch.setattr(AsyncLLM.__init__, "__kwdefaults__", script)
+    monkeypatch.setattr(Counting, "made", [])
+    given: Any = AsyncEngineArgs(model=str(tiny_llama), max_num_seqs=7)
+    if how == "from_vllm_config":
+        given = given.create_engine_config(usage_context="API_SERVER")
+        given.scheduler_config.max_num_seqs = 3
+
+    async def run() -> None:
+        engine = getattr(AsyncLLM, how)(
+            given, usage_context="API_SERVER", stat_loggers=[Counting, lambda *a: Counting(*a)]
+        )
+        try:
+            await collect(engine.generate([1], PARAMS, "r"))
+            assert len(engine.vllm_config.instance_id) == 5
+            for mine in Counting.made:
+                assert (mine.index, mine.num_tokens, mine.is_ready) == (0, 2, True)
+                assert mine.config is engine.vllm_config
+            max_num_seqs = engine.engine_config.scheduler.max_num_seqs
+            assert max_num_seqs == {"from_engine_args": 7, "from_vllm_config": 3}[how]
+        finally:
+            engine.shutdown()
+
+    asyncio.run(run())
+    assert len(Counting.made) == 2
+
+
+def test_a_configuration_that_is_put_together_by_hand_starts_no_engine() -> None:
+    with pytest.raises(ConfigError, match="expected one that EngineArgs"):
+        AsyncLLM.from_vllm_config(VllmConfig())
 
 
 async def collect(outputs: AsyncIterator[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fake_engine import POISON, continuation
-from hookserve.engine import LLM, EngineArgs, RequestOutputKind, SamplingParams
+from hookserve.engine import LLM, EngineArgs, LLMEngine, RequestOutputKind, SamplingParams
 from hookserve.engine.core import EngineCore
 from hookserve.engine.errors import EngineDeadError, InvalidRequestError
 from hookserve.engine.model_runner import ModelError
@@ -192,6 +192,21 @@ def test_without_statistics_no_logger_is_made(make_fake_llm: Callable[..., LLM])
     llm = make_fake_llm(plugins=[recorder])
     assert tokens_of(llm, [[1]]) == [continuation([1], 6)]
     assert recorder.recorded == []
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_a_program_hands_over_loggers_of_its_own(tiny_llama: Path) -> None:
+    kind = Recorder().stat_logger()[0]
+    made: list[Any] = []
+
+    def build(config: Any, engine_index: int) -> Any:
+        made.append((config, engine_index))
+        return kind(config, engine_index)
+
+    args = EngineArgs(model=str(tiny_llama), num_gpu_blocks_override=64, disable_log_stats=False)
+    engine = LLMEngine.from_engine_args(args, usage_context="LLM_CLASS", stat_loggers=[build])
+    assert made == [(engine.vllm_config, 0)]
+    engine.shutdown()
 
 
 def test_a_second_one_lives_beside_the_first_if_its_plugins_are_the_same(

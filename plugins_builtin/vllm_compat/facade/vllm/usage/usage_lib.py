@@ -7,7 +7,7 @@ import enum
 __all__ = ["UsageContext", "is_usage_stats_enabled"]
 
 __surface__ = {
-    "UsageContext": "shape: may be given to EngineArgs.create_engine_config; nobody counts",
+    "UsageContext": "shape: may be given where engines and their arguments are made; nobody counts",
     "UsageMessage": "refused: nothing is told to anybody about how the server is used",
     "is_usage_stats_enabled": "live: never",
     "usage_message": "refused: nothing is told to anybody about how the server is used",

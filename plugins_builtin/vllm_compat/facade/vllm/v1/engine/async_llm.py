@@ -7,7 +7,8 @@ from hookserve.engine.async_llm import AsyncLLM
 __all__ = ["AsyncLLM"]
 
 __surface__ = {
-    "AsyncLLM": "live: the engine of programs that make one (from_engine_args); the server has a "
+    "AsyncLLM": "live: the engine of programs that make one (from_engine_args, "
+    "from_vllm_config; stat_loggers of their own); the server has a "
     "client of its own over its engine (vllm.engine.protocol.EngineClient), so a patch of generate "
     "here does not see the requests of its routes",
 }
