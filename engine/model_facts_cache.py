@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from .errors import ModelFileError
 from .inspector_messages import Inspected, Sources
+from .regular_file import read_text
 
 if TYPE_CHECKING:
     from hookserve.hookspecs import Claim, Host
@@ -63,11 +66,9 @@ class FactsCache:
     def read(self) -> Inspected | None:
         """What was written, if everything that it depends on is as it was."""
         try:
-            entry = msgspec.json.decode(self.path.read_bytes(), type=_Entry)
+            entry = msgspec.json.decode(read_text(str(self.path)), type=_Entry)
             is_fresh = entry.digest == self._digest(entry.inspected.sources, _Reader())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
+        except (ModelFileError, OSError, ValueError, RecursionError) as error:
             logger.debug("%s is ignored: %s", self.path, error)
             return None
         return entry.inspected if is_fresh else None
@@ -142,6 +143,8 @@ class _Reader:
         status = path.stat()
         self.newest_ns = max(self.newest_ns, status.st_mtime_ns)
         size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            return f"of another kind {status.st_mode}".encode()  # a pipe, say, would never end
         is_installed = not set(_INSTALLED).isdisjoint(path.parts)
         if (is_installed and not is_own) or size > min(MAX_READ_BYTES, self._left):
             return f"{size} {status.st_mtime_ns}".encode()

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from hookserve.engine.errors import ModelFileError
+from hookserve.engine.regular_file import read_text
+
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "plugin-loads.json"
@@ -47,11 +50,9 @@ def file_stamp(version: str | None, file: str | None) -> str:
 def read_results(cache_dir: str) -> dict[str, LoadResult]:
     """By identity; empty if there is no cache."""
     try:
-        content = (Path(cache_dir) / FILE_NAME).read_bytes()
+        content = read_text(str(Path(cache_dir) / FILE_NAME))
         return msgspec.json.decode(content, type=dict[str, LoadResult])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (ModelFileError, msgspec.MsgspecError) as error:
         logger.debug("the cache of plugin loads is ignored: %s", error)
         return {}
 

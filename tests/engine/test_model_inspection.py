@@ -414,6 +414,19 @@ def test_what_is_no_entry_is_a_miss(cache: FactsCache, content: bytes) -> None:
     assert cache.read() is None
 
 
+def test_nobody_waits_for_a_pipe(cache: FactsCache, site: Path) -> None:
+    inspected = cache.read()
+    assert inspected is not None
+    os.mkfifo(site / "inspected" / "pipe")
+    cache.write(inspected, time.time_ns())
+    assert cache.read() == inspected
+    cache.path.unlink()
+    os.mkfifo(cache.path)
+    assert cache.read() is None
+    cache.write(inspected, time.time_ns())
+    assert cache.read() == inspected
+
+
 def test_a_folder_in_its_place_is_a_miss_and_stays(cache: FactsCache) -> None:
     inspected = cache.read()
     assert inspected is not None

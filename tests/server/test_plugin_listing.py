@@ -204,6 +204,9 @@ def test_results_are_merged_and_a_broken_cache_is_no_fault(tmp_path: Path) -> No
     write_results(str(blocked), {"a": one})
     write_results(folder, {"c\udc80": one})  # as of a file whose name is no text
     assert os.listdir(folder) == [FILE_NAME]
+    os.remove(f"{folder}/{FILE_NAME}")
+    os.mkfifo(f"{folder}/{FILE_NAME}")
+    assert read_results(folder) == {}
 
 
 def test_a_stamp_changes_with_version_and_content(tmp_path: Path) -> None:
