@@ -31,6 +31,7 @@ def lines_of(text: str, section: str) -> list[str]:
     return [line.strip() for line in after.split("\n\n", 1)[0].splitlines()]
 
 
+@pytest.mark.checklist(112)
 def test_every_setting_is_listed_with_where_it_came_from(
     tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
