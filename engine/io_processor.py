@@ -8,15 +8,14 @@ code that does.
 from __future__ import annotations
 
 import abc
-import inspect
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hookserve.hookspecs.errors import PluginError
 from hookserve.hookspecs.targets import is_path
 
 from .errors import ConfigError, cut
+from .plugin_class import find_class
 from .plugin_code import as_plugin
 from .pooling_params import PoolingParams
 from .sampling_params import SamplingParams
@@ -140,20 +139,10 @@ def build_io_processor(
         name: in the registry, or a class path, which only an operator or code may give.
 
     Raises:
-        UnknownNameError: nobody registered it; with the nearest and with all that there are.
-        hookserve.hookspecs.PluginError: what cannot be imported or built, or is no processor.
+        UnknownNameError: as ``find_class``.
+        hookserve.hookspecs.PluginError: so too; and where it cannot be built.
     """
-    registry = host.registry(KIND)
-    found, claim = registry.resolve(name), registry.get(name)
-    plugin = None if claim is None else claim.plugin
-    fault = ""
-    if not (isinstance(found, type) and issubclass(found, IOProcessor)):
-        fault = f"{found!r:.120} is not a subclass of {IOProcessor.__module__}.IOProcessor"
-    elif inspect.isabstract(found):
-        fault = f"{found.__qualname__} lacks {', '.join(sorted(found.__abstractmethods__))}"
-    if fault:
-        owner = name if plugin is None else plugin.identity
-        raise PluginError(owner, "register", f"{KIND} '{name}': {fault}")
+    found, plugin = find_class(host, KIND, name, IOProcessor)
     with as_plugin(host, plugin, f"{KIND} {name}"):
         made: IOProcessor[Any, Any] = found(vllm_config, renderer)
         return made

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from hookserve.hookspecs.errors import PluginError, RequiredPluginError
+from hookserve.hookspecs.errors import RequiredPluginError
 
 from .errors import InvalidRequestError, cut
 from .outputs import RequestOutput
+from .plugin_class import find_class
 from .plugin_code import as_plugin
 from .sampling_params import SamplingParams
 from .text.call_streams import CallStream, open_calls
@@ -68,18 +69,7 @@ class ChosenParser:
         """
         if name is None:
             return None
-        registry, base = host.registry(kind), BASES[kind]
-        found, claim = registry.resolve(name), registry.get(name)
-        plugin = None if claim is None else claim.plugin
-        lacks: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
-        fault = ""
-        if not (isinstance(found, type) and issubclass(found, base)):
-            fault = f"{found!r:.120} is not a subclass of {base.__module__}.{base.__qualname__}"
-        elif inspect.isabstract(found):
-            fault = f"{found.__qualname__} lacks {', '.join(sorted(lacks))}"
-        if fault:
-            identity = name if plugin is None else plugin.identity
-            raise PluginError(identity, "register", f"{kind} '{name}': {fault}")
+        found, plugin = find_class(host, kind, name, BASES[kind])
         return cls(kind, name, plugin, found, host)
 
     @property

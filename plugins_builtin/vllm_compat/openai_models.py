@@ -17,11 +17,6 @@ except ImportError as error:
     ) from error
 
 
-def random_uuid() -> str:
-    """32 hexadecimal digits."""
-    return secrets.token_hex(16)
-
-
 class OpenAIBaseModel(BaseModel):
     """Further fields are kept."""
 
@@ -90,7 +85,7 @@ class CompletionResponseChoice(OpenAIBaseModel):
 
 
 class CompletionResponse(OpenAIBaseModel):
-    id: str = Field(default_factory=lambda: f"cmpl-{random_uuid()}")
+    id: str = Field(default_factory=lambda: f"cmpl-{secrets.token_hex(16)}")
     object: Literal["text_completion"] = "text_completion"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
@@ -114,7 +109,7 @@ class ChatCompletionResponseChoice(OpenAIBaseModel):
 
 
 class ChatCompletionResponse(OpenAIBaseModel):
-    id: str = Field(default_factory=lambda: f"chatcmpl-{random_uuid()}")
+    id: str = Field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
     object: Literal["chat.completion"] = "chat.completion"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
