@@ -27,7 +27,7 @@ from .config import (
     ParallelConfig,
     SchedulerConfig,
 )
-from .ecosystem_arguments import FixedArguments, taking_others
+from .ecosystem_arguments import OtherArguments, taking_others
 from .engine_limits import check_blocks, check_limits, check_ranks
 from .errors import ConfigError
 from .given_arguments import take_forms
@@ -78,7 +78,7 @@ DEFAULT_SERVED_NAME = "smollm2-135m-instruct"
 
 @taking_others
 @dataclass
-class EngineArgs(FixedArguments):
+class EngineArgs(OtherArguments):
     """Names and meaning are the ecosystem's. ``sources`` tells where a value came from, for the
     messages about it; a field that is not in it stands at its default or was set in code."""
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from .section_arguments import SECTIONS, SectionArguments
+
 if TYPE_CHECKING:
     from .engine_args import EngineArgs
 
 
 def take_forms(args: EngineArgs) -> None:
     """``None`` is what an argument is without being given; one name is a tuple of one; a section of
-    the configuration is what it says beyond its defaults, and a number for compiling is the mode.
+    the configuration is what it says beyond its defaults, with the section's names as attributes,
+    and a number for compiling is the mode.
     """
     for each in fields(args):
         if getattr(args, each.name) is None:
@@ -24,10 +27,12 @@ def take_forms(args: EngineArgs) -> None:
     compilation: Any = args.compilation_config
     if type(compilation) is int:
         args.compilation_config = {"mode": compilation}
-    for name in ("compilation_config", "structured_outputs_config"):
+    for name, kind in SECTIONS.items():
         section = getattr(args, name)
         if is_dataclass(section):
-            setattr(args, name, _what_it_says(section))
+            section = _what_it_says(section)
+        if isinstance(section, dict) and not isinstance(section, SectionArguments):
+            setattr(args, name, kind(section))
 
 
 def _what_it_says(section: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hookserve.hookspecs.op_names import registered_of
 from hookserve.ops.op_rule import check_list
 
 from .errors import ConfigError
+from .section_arguments import SectionArguments
 
 if TYPE_CHECKING:
     from .engine_args import EngineArgs
@@ -26,6 +27,8 @@ def read_custom_ops(args: EngineArgs) -> list[str]:
         ConfigError: it is no list, or one that says two things of one op.
     """
     given = args.compilation_config
+    if isinstance(given, SectionArguments):
+        given = given.said()
     idle = [name for name in given if name != "custom_ops"]
     if idle:
         logger.warning(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 
+from .ecosystem_arguments import give_others, given_others
 from .setting import Setting
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def ask_plugins(args: A, host: Host) -> A:
     values: dict[str, Any] = {name: change.value for name, change in changed.items()}
     asked = dataclasses.replace(args, **values, sources={**args.sources, **sources})
     asked.plugins_asked = True
+    give_others(asked, given_others(args))
     return asked
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .config_changes import fold_changes
-from .ecosystem_arguments import FixedArgumentError
+from .ecosystem_arguments import FixedArgumentError, give_others, given_others
 from .errors import ConfigError, HookserveError
 from .given_arguments import take_forms
 from .plugin_arguments import tell_change
+from .section_arguments import SectionArguments
 from .vllm_config import ModelConfig, VllmConfig
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class _Changes:
         self._host = host
         self._sources = args.sources
         self._before = self._state()
+        self._others = given_others(args)
         self._known = self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -93,12 +96,15 @@ class _Changes:
             plugin.engine_arguments[:] = [x for x in plugin.engine_arguments if x not in changed]
         for name, value in self._before.items():
             setattr(self.args, name, _copy(value))
+        give_others(self.args, self._others)
         self.args.sources = self._sources
         self._known = self._state()
 
 
 def _copy(value: Any) -> Any:
     """Of what can be changed in its place a copy, as deep as that goes."""
+    if isinstance(value, SectionArguments):
+        return copy.deepcopy(value.said())
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value

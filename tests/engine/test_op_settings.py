@@ -39,7 +39,7 @@ def test_what_is_said_in_front_is_in_force_in_the_worker(
     config = tree(
         host,
         tiny_llama,
-        compilation_config={"custom_ops": ["none", "+rms_norm"], "level": 3, "mode": 0},
+        compilation_config={"custom_ops": ["none", "+rms_norm"], "level": 3, "mode": 3},
         ir_op_priority={"RMSNorm": ["torch"], "nothing": ["torch"]},
     )
     assert config.compilation_config.custom_ops == ["none", "+rms_norm"]

@@ -116,6 +116,37 @@ def test_arguments_are_changed_before_anything_is_decided(
     }
 
 
+def test_arguments_of_vllm_are_read_and_set_as_there(
+    wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    host = wrap(
+        before_engine="self.gpu_memory_utilization = min(self.gpu_memory_utilization, 0.25); "
+        "self.compilation_config.custom_ops.append('none'); "
+        "self.compilation_config.mode = CompilationMode.NONE; "
+        "assert self.compilation_config.mode == CompilationMode.NONE",
+        after_engine="assert self.gpu_memory_utilization == 0.25",
+    )
+    config = build(host, tiny_llama)
+    assert config.custom_ops == ["none"]
+    said = [each.getMessage() for each in caplog.records]
+    assert (
+        f"plugin {OWNER} set compilation_config to {{'custom_ops': ['none']}} (it was {{}})" in said
+    )
+    assert [each for each in said if "gpu_memory_utilization has no effect, because" in each]
+    assert not [each for each in said if "mode has no effect" in each]
+
+
+def test_an_argument_of_vllm_that_is_refused_names_who_set_it(
+    wrap: Callable[..., Host], tiny_llama: Path
+) -> None:
+    host = wrap(before_engine="self.cpu_offload_gb = 8")
+    with pytest.raises(
+        ConfigError, match=rf"^{OWNER}: cpu_offload_gb=8 is refused, because weight"
+    ):
+        build(host, tiny_llama)
+
+
 def test_what_the_methods_give_back_may_be_changed(
     wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
