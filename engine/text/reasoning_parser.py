@@ -66,8 +66,10 @@ class ReasoningParser(abc.ABC):
         return self.is_reasoning_end(input_ids)
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """The tokens behind the reasoning."""
-        marker = self.reasoning_end_str or ""
+        """The tokens behind the reasoning; none where no marker ends it."""
+        marker = self.reasoning_end_str
+        if not marker:
+            return []
         text = self.model_tokenizer.decode(input_ids, False)
         at = text.find(marker)
         return [] if at < 0 else input_ids[self._num_ids_of(input_ids, at + len(marker)) :]

@@ -135,8 +135,9 @@ class Tokenizer(TokenizerCalls):
         kept = ids[first:end][:room] if keeps == "start" else ids[max(first, end - room) : end]
         return [*ids[:first], *kept, *ids[end:]][:num_tokens]
 
-    def decode(self, ids: Sequence[int] | int, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence, or of one token; ids beyond the vocabulary have no text."""
+    def decode(self, ids: Sequence[int] | int, skip_special_tokens: bool = False) -> str:
+        """The text of a whole sequence, or of one token; ids beyond the vocabulary have no text.
+        Special tokens are seen unless it is said otherwise, as transformers has it."""
         given = [ids] if isinstance(ids, int) else ids
         text: str = self.backend.decode(given, skip_special_tokens=skip_special_tokens)
         return text

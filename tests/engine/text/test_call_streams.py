@@ -286,6 +286,8 @@ def test_reasoning_tokens_are_those_up_to_its_end(byte_level: Tokenizer) -> None
         assert count == 0 or len(byte_level.decode(ids[: count - 1])) < num_chars
     ids = byte_level.encode("<think>a</think>bc", add_special_tokens=False)
     assert byte_level.decode(parser.extract_content_ids(ids)) == "bc"
+    unmarked = type("Unmarked", (MarkedReasoningParser,), {"reasoning_end_str": None})
+    assert unmarked(byte_level).extract_content_ids(ids) == []
     ended = byte_level.encode("x<think>\n\n</think>\n\n", add_special_tokens=False)
     assert parser.is_reasoning_end(ended)
     assert not parser.is_reasoning_end(ids)

@@ -131,7 +131,7 @@ def test_user_defined_tokens_are_whole_but_not_hidden(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(tiny.path))
     assert tokenizer.encode("a<|fim|>")[1:] == [2]
     assert tokenizer.special_ids == {0, 1}
-    assert tokenizer.decode([0, 2]) == "<|fim|>"
+    assert tokenizer.decode([0, 2], True) == "<|fim|>"
 
 
 def test_a_special_token_may_be_spelled_like_a_template(tmp_path: Path) -> None:

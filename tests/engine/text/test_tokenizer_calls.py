@@ -32,6 +32,7 @@ def test_its_calls_answer_as_those_of_transformers(tiny_llama: Path) -> None:
     assert ours.convert_tokens_to_string(tokens) == theirs.convert_tokens_to_string(tokens)
     assert ours.num_special_tokens_to_add() == theirs.num_special_tokens_to_add()
     assert ours.decode(ids[1]) == theirs.decode(ids[1])
+    assert ours.decode(ids) == theirs.decode(ids) != ours.decode(ids, True)
 
 
 def test_texts_are_encoded_one_by_one_or_together_and_cut(tiny_llama: Path) -> None:
