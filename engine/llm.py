@@ -20,6 +20,17 @@ from .errors import InvalidRequestError
 from .input_processor import ReadyRequest
 from .interrupts import held_interrupts
 from .llm_engine import LLMEngine
+from .not_served import (
+    NO_BEAMS,
+    NO_METRICS,
+    NO_PICTURES,
+    NO_POOLING,
+    NO_PROFILE,
+    NO_QUEUE,
+    NO_SLEEP_OFFLINE,
+    NO_TRANSFER,
+    not_serving,
+)
 from .outputs import RequestOutput
 from .progress import make_progress
 from .prompts import Prompt, PromptInput, read_prompts
@@ -38,7 +49,20 @@ Message = Mapping[str, Any]
 MAX_LAST_CHARS = 256
 """Of a prompt, by which a parser of reasoning sees whether the template has ended it."""
 
+_ABSENT = {
+    "beam_search": NO_BEAMS,
+    **dict.fromkeys(("encode", "embed", "classify", "reward", "score"), NO_POOLING),
+    **dict.fromkeys(("enqueue", "enqueue_chat", "wait_for_completion"), NO_QUEUE),
+    "get_metrics": NO_METRICS,
+    "reset_mm_cache": NO_PICTURES,
+    **dict.fromkeys(("sleep", "wake_up"), NO_SLEEP_OFFLINE),
+    **dict.fromkeys(("start_profile", "stop_profile"), NO_PROFILE),
+    **dict.fromkeys(("init_weight_transfer_engine", "update_weights"), NO_TRANSFER),
+}
+"""What the ecosystem's ``LLM`` has besides."""
 
+
+@not_serving(_ABSENT)
 class LLM:
     """A model, ready to generate. Usable from any thread; calls wait for one another.
 

@@ -34,6 +34,14 @@ from .home_process import HomeProcess
 from .input_processor import InputProcessor, ReadyRequest
 from .io_processor import open_io_processor
 from .messages import AddRequest, StepOutputs
+from .not_served import (
+    NO_LORA,
+    NO_METRICS,
+    NO_PICTURES,
+    NO_PROFILE,
+    NO_SLEEP_OFFLINE,
+    not_serving,
+)
 from .offline_host import check_no_objects, open_host
 from .output_assembler import OutputAssembler
 from .outputs import RequestOutput
@@ -61,6 +69,17 @@ class _Running:
     index: int
 
 
+_ABSENT = {
+    **dict.fromkeys(("add_lora", "list_loras", "pin_lora", "remove_lora"), NO_LORA),
+    "get_metrics": NO_METRICS,
+    **dict.fromkeys(("reset_encoder_cache", "reset_mm_cache"), NO_PICTURES),
+    **dict.fromkeys(("sleep", "wake_up"), NO_SLEEP_OFFLINE),
+    **dict.fromkeys(("start_profile", "stop_profile"), NO_PROFILE),
+}
+"""What the ecosystem's ``LLMEngine`` has besides."""
+
+
+@not_serving(_ABSENT)
 class LLMEngine:
     """Not for several threads at once. An exception out of ``step`` ends the engine: which of its
     books were kept to the end is not known then.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from .config import EngineConfig
@@ -19,6 +19,19 @@ from .engine_client import EngineClient
 from .errors import NotServedError
 from .input_processor import InputProcessor, ReadyRequest
 from .messages import EngineCoreOutput
+from .not_served import (
+    NO_ELASTIC,
+    NO_LORA,
+    NO_PAUSE,
+    NO_PICTURES,
+    NO_POOLING,
+    NO_PROFILE,
+    NO_RANKS,
+    NO_SLEEP,
+    NO_TRANSFER,
+    not_served,
+    not_served_awaited,
+)
 from .output_assembler import OutputAssembler
 from .output_sink import OutputSink
 from .outputs import RequestOutput
@@ -46,27 +59,6 @@ class _Live:
         for engine_id in aborted:
             index = self.engine_ids.index(engine_id)
             self.sink.put(index, EngineCoreOutput(engine_id, finish_reason="abort"))
-
-
-def _not_served(name: str, why: str) -> Callable[..., Awaitable[Any]]:
-    """A method of the ecosystem's client that this engine has no use for: calling it raises."""
-
-    async def method(self: PromptClient, *args: Any, **kwargs: Any) -> Any:
-        raise NotServedError(f"{name}: {why}")
-
-    method.__name__ = name
-    method.__doc__ = f"Raises ``NotServedError``: {why}."
-    return method
-
-
-_NO_LORA = "there are no LoRA adapters here; serve a model with the adapter merged into it"
-_NO_SLEEP = "an engine here gives its memory back at its end alone; stop the server"
-_NO_PAUSE = "an engine here cannot be paused; stop sending requests, and wait or abort"
-_NO_PICTURES = "models here take text alone, and there is no cache of other inputs"
-_NO_PROFILE = "this server profiles no engine; look at one with `py-spy` or torch's own profiler"
-_NO_TRANSFER = "weights are read at the start alone; start a server with the new ones"
-_NO_RANKS = "a rank that fails ends the engine, whose state is_running and check_health tell"
-_NO_ELASTIC = "the number of ranks is that of the start (--tensor-parallel-size)"
 
 
 class PromptClient(abc.ABC):
@@ -306,35 +298,34 @@ class PromptClient(abc.ABC):
         await self._ready()
         return await self._client.reset_prefix_cache()
 
-    def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """Raises ``NotServedError``: no pooling model is served."""
-        raise NotServedError("encode: no pooling model is served here; models generate")
-
-    add_lora = _not_served("add_lora", _NO_LORA)
-    remove_lora = _not_served("remove_lora", _NO_LORA)
-    list_loras = _not_served("list_loras", _NO_LORA)
-    pin_lora = _not_served("pin_lora", _NO_LORA)
-    sleep = _not_served("sleep", _NO_SLEEP)
-    wake_up = _not_served("wake_up", _NO_SLEEP)
-    release_kv_cache_memory = _not_served("release_kv_cache_memory", _NO_SLEEP)
-    pause_generation = _not_served("pause_generation", _NO_PAUSE)
-    resume_generation = _not_served("resume_generation", _NO_PAUSE)
-    reset_mm_cache = _not_served("reset_mm_cache", _NO_PICTURES)
-    reset_encoder_cache = _not_served("reset_encoder_cache", _NO_PICTURES)
-    start_profile = _not_served("start_profile", _NO_PROFILE)
-    stop_profile = _not_served("stop_profile", _NO_PROFILE)
-    init_weight_transfer_engine = _not_served("init_weight_transfer_engine", _NO_TRANSFER)
-    update_weights = _not_served("update_weights", _NO_TRANSFER)
-    shutdown_weight_transfer_engine = _not_served("shutdown_weight_transfer_engine", _NO_TRANSFER)
-    start_draft_weight_update = _not_served("start_draft_weight_update", _NO_TRANSFER)
-    update_weight_version = _not_served("update_weight_version", _NO_TRANSFER)
-    compute_weight_checksums = _not_served("compute_weight_checksums", _NO_TRANSFER)
-    start_weight_update = _not_served("start_weight_update", _NO_TRANSFER)
-    finish_weight_update = _not_served("finish_weight_update", _NO_TRANSFER)
-    get_weight_version = _not_served("get_weight_version", _NO_TRANSFER)
-    scale_elastic_ep = _not_served("scale_elastic_ep", _NO_ELASTIC)
-    handle_fault = _not_served("handle_fault", _NO_RANKS)
-    get_status = _not_served("get_status", _NO_RANKS)
-    notify_kv_transfer_request_rejected = _not_served(
+    encode = not_served("encode", NO_POOLING)
+    add_lora = not_served_awaited("add_lora", NO_LORA)
+    remove_lora = not_served_awaited("remove_lora", NO_LORA)
+    list_loras = not_served_awaited("list_loras", NO_LORA)
+    pin_lora = not_served_awaited("pin_lora", NO_LORA)
+    sleep = not_served_awaited("sleep", NO_SLEEP)
+    wake_up = not_served_awaited("wake_up", NO_SLEEP)
+    release_kv_cache_memory = not_served_awaited("release_kv_cache_memory", NO_SLEEP)
+    pause_generation = not_served_awaited("pause_generation", NO_PAUSE)
+    resume_generation = not_served_awaited("resume_generation", NO_PAUSE)
+    reset_mm_cache = not_served_awaited("reset_mm_cache", NO_PICTURES)
+    reset_encoder_cache = not_served_awaited("reset_encoder_cache", NO_PICTURES)
+    start_profile = not_served_awaited("start_profile", NO_PROFILE)
+    stop_profile = not_served_awaited("stop_profile", NO_PROFILE)
+    init_weight_transfer_engine = not_served_awaited("init_weight_transfer_engine", NO_TRANSFER)
+    update_weights = not_served_awaited("update_weights", NO_TRANSFER)
+    shutdown_weight_transfer_engine = not_served_awaited(
+        "shutdown_weight_transfer_engine", NO_TRANSFER
+    )
+    start_draft_weight_update = not_served_awaited("start_draft_weight_update", NO_TRANSFER)
+    update_weight_version = not_served_awaited("update_weight_version", NO_TRANSFER)
+    compute_weight_checksums = not_served_awaited("compute_weight_checksums", NO_TRANSFER)
+    start_weight_update = not_served_awaited("start_weight_update", NO_TRANSFER)
+    finish_weight_update = not_served_awaited("finish_weight_update", NO_TRANSFER)
+    get_weight_version = not_served_awaited("get_weight_version", NO_TRANSFER)
+    scale_elastic_ep = not_served_awaited("scale_elastic_ep", NO_ELASTIC)
+    handle_fault = not_served_awaited("handle_fault", NO_RANKS)
+    get_status = not_served_awaited("get_status", NO_RANKS)
+    notify_kv_transfer_request_rejected = not_served_awaited(
         "notify_kv_transfer_request_rejected", "no KV cache is transferred between engines here"
     )

@@ -180,6 +180,40 @@ def test_what_no_engine_has_may_be_none(shared: LLM) -> None:
         shared.chat([{"role": "user", "content": "a"}], mm_processor_kwargs={"a": 1})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("beam_search", r"there is no beam search here; use SamplingParams\(n=\.\.\., best_of="),
+        ("encode", "no pooling model is served here; models generate"),
+        ("embed", "no pooling model"),
+        ("classify", "no pooling model"),
+        ("reward", "no pooling model"),
+        ("score", "no pooling model"),
+        ("enqueue", "an LLM takes its prompts and answers them in one call"),
+        ("wait_for_completion", "an LLM takes its prompts"),
+        ("get_metrics", "an engine in this process keeps no metrics"),
+        ("reset_mm_cache", "models here take text alone"),
+        ("sleep", "an engine here gives its memory back at its end alone; call shutdown"),
+        ("wake_up", "an engine here gives"),
+        ("start_profile", "this server profiles no engine"),
+        ("stop_profile", "this server profiles no engine"),
+        ("update_weights", "weights are read at the start alone"),
+    ],
+)
+def test_what_it_cannot_do_raises_and_says_so(name: str, why: str) -> None:
+    with pytest.raises(NotServedError, match=f"^{name}: {why}"):
+        getattr(LLM, name)(object(), ["a"], use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["add_lora", "list_loras", "pin_lora", "remove_lora", "reset_mm_cache", "sleep", "wake_up"],
+)
+def test_its_engine_says_so_too(shared: LLM, name: str) -> None:
+    with pytest.raises(NotServedError, match=f"^{name}: .{{20}}"):
+        getattr(shared.llm_engine, name)()
+
+
 def test_no_priorities_are_not_one_for_each_prompt(shared: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="one for each of 1 prompts, got 0"):
         shared.generate(["a"], GREEDY, priority=[])

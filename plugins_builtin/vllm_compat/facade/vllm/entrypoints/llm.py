@@ -7,6 +7,6 @@ from hookserve.engine.llm import LLM
 __all__ = ["LLM"]
 
 __surface__ = {
-    "LLM": "live: generate, chat and collective_rpc; encode, embed, classify and score it has not, "
-    "as no pooling model is served",
+    "LLM": "live: generate, chat and collective_rpc; encode, embed, classify, score, beam_search, "
+    "sleep, wake_up and others for which this engine has no use raise NotServedError and say why",
 }
