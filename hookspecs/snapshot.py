@@ -203,7 +203,12 @@ def _is_where_its_package_is(module: ModuleType) -> bool:
 def _is_lazy(module: ModuleType, name: str, value: Any) -> bool:
     """Whether the module itself makes the value when it is asked for the name."""
     make = vars(module).get("__getattr__")
-    return name in getattr(module, "__all__", ()) and make is not None and make(name) is value
+    if make is None or name not in getattr(module, "__all__", ()):
+        return False
+    made = make(name)
+    if vars(module).get(name, MISSING) is not value:
+        setattr(module, name, value)  # it keeps what it has made, and this stands in its place
+    return made is value
 
 
 def same(left: Any, right: Any) -> bool:

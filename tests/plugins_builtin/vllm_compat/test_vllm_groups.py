@@ -223,6 +223,34 @@ def test_what_one_adds_to_tables_goes_with_it_and_none_silences_the_loggers(
         llama.packed_modules_mapping.pop("mine", None)
 
 
+REBINDS = """
+def register():
+    import vllm
+    class Mine(vllm.LLM):
+        pass
+    vllm.LLM = Mine
+    vllm.SamplingParams = Mine
+    {end}
+"""
+
+
+@pytest.mark.parametrize(("end", "stays"), [("pass", True), ("raise OSError('no')", False)])
+def test_a_name_that_is_imported_when_it_is_asked_for_can_be_replaced(
+    site: Path, end: str, stays: bool
+) -> None:
+    """Whether anybody has asked for it before or not."""
+    install_general(site, "rebinder", REBINDS.format(end=end))
+
+    host = host_of("worker")
+
+    vllm = importlib.import_module("vllm")
+    assert [vllm.LLM.__name__, vllm.SamplingParams.__name__] == (
+        ["Mine", "Mine"] if stays else ["LLM", "SamplingParams"]
+    )
+    (report,) = [each for each in host.describe() if each.name == "rebinder"]
+    assert sorted(report.patches) == (["vllm:LLM", "vllm:SamplingParams"] if stays else [])
+
+
 def test_what_a_function_returns_is_told_to_be_read_by_nobody(site: Path) -> None:
     install_general(site, "answers", "def register(): return 'pkg.mod.Class'")
 
