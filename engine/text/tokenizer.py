@@ -85,7 +85,13 @@ class Tokenizer(TokenizerCalls):
         return self.chat_templates.get(DEFAULT_TEMPLATE)
 
     def encode(
-        self, text: str, add_special_tokens: bool = True, *, aside: bool = False
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        *,
+        truncation: bool | None = None,
+        max_length: int | None = None,
+        aside: bool = False,
     ) -> list[int]:
         """Token ids of a text; special tokens written out in it are recognized.
 
@@ -93,6 +99,7 @@ class Tokenizer(TokenizerCalls):
         as BOS. A rendered chat has them already: encode it with ``False``, or BOS is doubled.
 
         Args:
+            truncation: leave out what is behind ``max_length`` tokens.
             aside: this is not the only thread that has something to do, so a long text must not
                 keep the interpreter to itself.
 
@@ -100,7 +107,7 @@ class Tokenizer(TokenizerCalls):
             ValueError: the text holds a lone surrogate, which no encoding has.
         """
         ids: list[int] = self._encode(text, add_special_tokens, aside).ids
-        return ids
+        return ids[:max_length] if truncation else ids
 
     def _encode(self, text: str, add_special_tokens: bool, aside: bool) -> Encoding:
         try:

@@ -11,6 +11,21 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 
+_NOT_THE_TEMPLATES = frozenset(
+    {
+        "chat_template",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenizer_kwargs",
+        "truncation",
+    }
+)
+"""What transformers takes beside a template's own variables."""
+
+
 class Encoded(dict[str, list[Any]]):
     """``input_ids`` and ``attention_mask``, by key or as attributes: of one text a list of numbers,
     of several a list for each."""
@@ -36,7 +51,14 @@ class TokenizerCalls:
 
     if TYPE_CHECKING:
 
-        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+        def encode(
+            self,
+            text: str,
+            add_special_tokens: bool = True,
+            *,
+            truncation: bool | None = None,
+            max_length: int | None = None,
+        ) -> list[int]: ...
 
         def token_to_id(self, text: str) -> int | None: ...
 
@@ -152,9 +174,7 @@ class TokenizerCalls:
                 input_ids=[one.input_ids for one in each],
                 attention_mask=[one.attention_mask for one in each],
             )
-        ids = self.encode(text, add_special_tokens)
-        if truncation and max_length is not None:
-            ids = ids[:max_length]
+        ids = self.encode(text, add_special_tokens, truncation=truncation, max_length=max_length)
         return Encoded(input_ids=ids, attention_mask=[1] * len(ids))
 
     def apply_chat_template(
@@ -169,11 +189,21 @@ class TokenizerCalls:
     ) -> str | list[int]:
         """The text of a chat by the tokenizer's own template, or its tokens.
 
+        Args:
+            options: for the template.
+
         Raises:
+            ValueError: an option of transformers' that is none of the template's.
             ChatTemplateError: a ``ValueError``: there is no template, or it complains.
         """
         from .chat_template import render_chat
 
+        for name in _NOT_THE_TEMPLATES & options.keys():
+            if options.pop(name):
+                raise ValueError(
+                    f"apply_chat_template: {name} is not served; the answer is the text, or all of "
+                    "its tokens, by the tokenizer's own template"
+                )
         text = render_chat(
             self,  # type: ignore[arg-type]
             [dict(message) for message in conversation],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hookserve.engine.text.tokenizer import load_tokenizer
 
 TEXT = " naïve <|end|> x"
@@ -42,6 +44,9 @@ def test_texts_are_encoded_one_by_one_or_together_and_cut(tiny_llama: Path) -> N
     one = ours(TEXT)
     assert one.input_ids == one["input_ids"] == ours.encode(TEXT)
     assert one.attention_mask == [1] * len(one.input_ids)
+    cut = ours.encode(TEXT, truncation=True, max_length=3)
+    assert cut == theirs.encode(TEXT, truncation=True, max_length=3)
+    assert ours.encode(TEXT, truncation=False, max_length=3) == one.input_ids
     two = ours(["ab", "cde"], truncation=True, max_length=2)
     assert two.input_ids == two["input_ids"] == [ours.encode("ab"), ours.encode("cd")]
     expected = theirs(["ab", "cde"], truncation=True, max_length=2)
@@ -58,3 +63,7 @@ def test_a_chat_is_rendered_by_its_own_template(tiny_llama: Path) -> None:
     assert ours.apply_chat_template(CHAT) == ours.encode(
         str(ours.apply_chat_template(CHAT, tokenize=False)), False
     )
+    plain = ours.apply_chat_template(CHAT, tokenize=False, return_dict=False, padding=False)
+    assert plain == ours.apply_chat_template(CHAT, tokenize=False)
+    with pytest.raises(ValueError, match="return_tensors is not served"):
+        ours.apply_chat_template(CHAT, return_tensors="pt")
