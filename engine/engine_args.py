@@ -32,6 +32,7 @@ from .engine_limits import check_blocks, check_limits, check_ranks
 from .errors import ConfigError
 from .given_arguments import take_forms
 from .hf_configs import apply_hf_configs
+from .log import level_in_force
 from .model_choices import (
     DTYPES,
     architectures_of,
@@ -333,7 +334,7 @@ class EngineArgs(OtherArguments):
         Setting("free-form JSON for platforms and plugins", group="Engine", kind="json"),
     ] = field(default_factory=dict)
 
-    log_level: str = "INFO"
+    log_level: str = field(default_factory=level_in_force)
     disable_log_stats: bool = False
     log_color: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)

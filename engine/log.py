@@ -74,6 +74,13 @@ def configure_logging(
     return logger
 
 
+def level_in_force() -> str:
+    """What ``configure_logging`` was given last in this process; ``INFO`` without it."""
+    logger = logging.getLogger("hookserve")
+    is_ours = any(isinstance(each.formatter, LogFormatter) for each in logger.handlers)
+    return logging.getLevelName(logger.level) if is_ours else "INFO"
+
+
 class RootHandler(logging.Handler):
     """Hands on what plugins' own loggers and the ecosystem's say, and the warnings of everybody
     else."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hookserve.engine.engine_args import EngineArgs
 from hookserve.engine.log import LogFormatter, configure_logging, own_logging
 from hookserve.hookspecs import PluginSettings, bootstrap
 
@@ -21,6 +22,7 @@ from hookserve.hookspecs import PluginSettings, bootstrap
 def restored() -> Iterator[None]:
     logger = logging.getLogger("hookserve")
     before = (list(logger.handlers), logger.level, logger.propagate)
+    logger.handlers.clear()
     yield
     logger.handlers[:], logger.level, logger.propagate = before
     logger.setLevel(before[1])
@@ -73,6 +75,13 @@ def test_configuring_again_replaces_and_leaves_the_root_alone() -> None:
     assert second.getvalue().count("\n") == 1
     assert other in logging.getLogger("hookserve").handlers
     assert (list(root.handlers), root.level) == before
+
+
+def test_engines_of_this_process_log_at_its_level() -> None:
+    assert EngineArgs().log_level == "INFO"
+    configure_logging("WARNING", "Program", stream=io.StringIO())
+    assert EngineArgs().log_level == "WARNING"
+    assert EngineArgs(log_level="DEBUG").log_level == "DEBUG"
 
 
 def test_the_default_is_standard_error(

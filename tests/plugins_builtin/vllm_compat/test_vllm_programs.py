@@ -45,6 +45,7 @@ if __name__ == "__main__":
         "layers": sorted(get_layers_from_vllm_config(config, Attention)),
         "model": llm.apply_model(lambda model: type(model).__name__),
         "eager": config.model_config.enforce_eager,
+        "levels": [config.engine_config.log_level, EngineArgs(log_level="ERROR").log_level],
     }))
 """
 
@@ -83,6 +84,7 @@ def test_a_program_generates_as_with_our_own_names(
         "layers": layers,
         "model": ["LlamaForCausalLM"],
         "eager": True,
+        "levels": ["DEBUG", "ERROR"],
     }
     assert len(layers) == 2 and len(told["texts"]) == 3
 

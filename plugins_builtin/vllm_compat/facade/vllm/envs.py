@@ -103,7 +103,8 @@ _LIVE = {
     "CUDA_VISIBLE_DEVICES": "live: torch obeys it",
     "VLLM_API_KEY": "live: a key of the server where neither --api-key nor HOOKSERVE_API_KEY is",
     "VLLM_LOGGING_LEVEL": "live: the server's --log-level where neither that nor "
-    "HOOKSERVE_LOG_LEVEL is; of all loggers, vllm.* too",
+    "HOOKSERVE_LOG_LEVEL is, and that of a program under vllm_python and of its engines; of all "
+    "loggers, vllm.* too",
     "VLLM_LOG_STATS_INTERVAL": "live: the server's --log-stats-interval where neither that nor "
     "HOOKSERVE_LOG_STATS_INTERVAL is; not above 0 means 10",
     "VLLM_PLUGINS": "live: which plugins of these groups are loaded",
