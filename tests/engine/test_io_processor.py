@@ -76,7 +76,7 @@ def test_the_chosen_one_is_built_and_says_that_nobody_asks_it(
     assert open_io_processor(host, config_of(None), tokenizer) is None
 
 
-@pytest.mark.parametrize("path", ["test_io_processor:Lines", "antigravity.Lines"])
+@pytest.mark.parametrize("path", [f"{__name__}:Lines", "antigravity.Lines"])
 def test_a_checkpoint_has_nothing_imported(host: Host, path: str) -> None:
     with pytest.raises(ConfigError, match=f"io_processor_plugin is '{path}': expected the name"):
         open_io_processor(host, config_of(None, io_processor_plugin=path), None)  # type: ignore[arg-type]
