@@ -133,9 +133,11 @@ def _end_with_parent() -> Callable[[], None] | None:
     """What the child runs before it becomes the server, so that it never outlives us."""
     if not sys.platform.startswith("linux"):
         return None
-    prctl = ctypes.CDLL(None).prctl
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # who has ended before tells of it no more
+            os._exit(os.EX_OK)
 
     return ask
