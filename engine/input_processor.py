@@ -103,7 +103,7 @@ class InputProcessor:
                 f"sampling_params: expected SamplingParams, got {type(params).__name__}",
                 param="sampling_params",
             )
-        params.check_together()
+        params = msgspec.structs.replace(params)  # which looks at all of it
         self._check_priority(priority)
         _check_texts("cache_salt", (prompt.cache_salt or "",))
         _check_texts("stop", params.stop)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from .sampling_rules import RULE_OF, RULES, RequestOutputKind, SamplingParamsError, as_tuple
+from .sampling_rules import (
+    RULE_OF,
+    RULES,
+    RequestOutputKind,
+    SamplingParamsError,
+    as_list,
+    as_tuple,
+)
 from .structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -31,9 +38,10 @@ class SamplingType(enum.IntEnum):
 class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Defaults and names are the ecosystem's (vLLM's).
 
-    Sequences may be given as lists, and one text alone for ``stop`` and ``bad_words``; for both
-    ``None`` is the same as nothing. A field may be set later as it may be given; what two fields
-    say together is looked at when the parameters are used.
+    Sequences may be given as any collection, and one text alone for ``stop`` and ``bad_words``; for
+    both ``None`` is the same as nothing. A field may be set later as it may be given; what two
+    fields say together, and what a list was given in its place, is looked at when the parameters
+    are used.
 
     Raises:
         SamplingParamsError: a ``ValueError`` that names the field, for a value that cannot be.
@@ -59,9 +67,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Range [-2, 2]. Over the tokens of the output."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these token ids. Range [-100, 100]."""
-    allowed_token_ids: tuple[int, ...] | None = None
+    allowed_token_ids: list[int] | None = None
     """Only these may be sampled; ``None``: all."""
-    bad_words: tuple[str, ...] = ()
+    bad_words: list[str] = msgspec.field(default_factory=list)
     """Texts that must not be generated."""
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     """Filled in front from ``bad_words`` and the tokenizer."""
@@ -75,9 +83,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Log-probabilities of the generated tokens and of so many best ones at each; -1: of all."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
-    stop: tuple[str, ...] = ()
+    stop: list[str] = msgspec.field(default_factory=list)
     """Found in text by the output processor in front, never by the engine."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: list[int] = msgspec.field(default_factory=list)
     ignore_eos: bool = False
     eos_token_ids: tuple[int, ...] = ()
     """Filled in front from the model's generation config and tokenizer."""
@@ -95,9 +103,13 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What ``AsyncLLM.generate`` and ``LLMEngine.step`` give back; nobody else looks at it."""
 
     def __post_init__(self) -> None:
-        for name in _SEQUENCES:
+        for name in _LISTS:
             value = getattr(self, name)
-            if type(value) is not tuple and not (value is None and name == "allowed_token_ids"):
+            if value is not None or name != "allowed_token_ids":
+                msgspec.structs.force_setattr(self, name, as_list(name, value))
+        for name in _FILLED:
+            value = getattr(self, name)
+            if type(value) is not tuple:
                 msgspec.structs.force_setattr(self, name, as_tuple(name, value))
         for name, accepts, expected in RULES:
             value = getattr(self, name)
@@ -115,7 +127,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise SamplingParamsError("min_tokens", self.min_tokens, expected)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _SEQUENCES and not (value is None and name == "allowed_token_ids"):
+        if name in _LISTS and (value is not None or name != "allowed_token_ids"):
+            value = as_list(name, value)
+        elif name in _FILLED:
             value = as_tuple(name, value)
         rule = RULE_OF.get(name)
         if rule is not None and not rule.accepts(value):
@@ -127,7 +141,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def all_stop_token_ids(self) -> frozenset[int]:
         """Every token id that may end the sequence, whether or not ``ignore_eos`` is set."""
-        return frozenset(self.stop_token_ids + self.eos_token_ids)
+        return frozenset((*self.stop_token_ids, *self.eos_token_ids))
 
     @property
     def sampling_type(self) -> SamplingType:
@@ -173,11 +187,5 @@ def _check_form(form: Any) -> None:
         raise SamplingParamsError("structured_outputs", form, "StructuredOutputsParams")
 
 
-_SEQUENCES = (
-    "allowed_token_ids",
-    "bad_words",
-    "bad_words_token_ids",
-    "stop",
-    "stop_token_ids",
-    "eos_token_ids",
-)
+_LISTS = ("allowed_token_ids", "bad_words", "stop", "stop_token_ids")
+_FILLED = ("bad_words_token_ids", "eos_token_ids")

@@ -51,21 +51,28 @@ class Rule(NamedTuple):
     """Ends the sentence "VALUE is not ..."."""
 
 
-def as_tuple(name: str, value: Any) -> tuple[Any, ...]:
-    """A field's value as a tuple: of a list or another collection, of one text, of nothing.
+def as_list(name: str, value: Any) -> list[Any]:
+    """A field's value as a list of its own: of a list or another collection, of one text, of
+    nothing.
 
     Raises:
         SamplingParamsError: the value is none of these.
     """
     if value is None:
-        return ()
+        return []
     if name in ("stop", "bad_words") and isinstance(value, str):
-        return (value,)
+        return [value]
     if not isinstance(value, list | tuple | set | frozenset | range):
         raise SamplingParamsError(name, value, "a list")
+    return list(value)
+
+
+def as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    """The same of a field that is filled in front, and of no other use to callers."""
+    items = as_list(name, value)
     if name == "bad_words_token_ids":
-        return tuple(tuple(i) if isinstance(i, list | tuple) else i for i in value)
-    return tuple(value)
+        return tuple(tuple(each) if isinstance(each, list | tuple) else each for each in items)
+    return tuple(items)
 
 
 def _whole(name: str, least: int, most: int | None = None, *, optional: bool = False) -> Rule:

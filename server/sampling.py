@@ -64,8 +64,8 @@ def sampling_params(
             presence_penalty=_given(fields.presence_penalty, 0.0),
             frequency_penalty=_given(fields.frequency_penalty, 0.0),
             logit_bias=_logit_bias(fields.logit_bias or {}, limits.vocab_size),
-            allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
-            bad_words=tuple(fields.bad_words or ()),
+            allowed_token_ids=None if allowed is None else list(dict.fromkeys(allowed)),
+            bad_words=list(fields.bad_words or ()),
             bad_words_token_ids=bad_words_token_ids,
             seed=fields.seed,
             max_tokens=max_tokens[0],
@@ -73,7 +73,7 @@ def sampling_params(
             logprobs=logprobs,
             prompt_logprobs=fields.prompt_logprobs,
             stop=_stop_strings(fields.stop),
-            stop_token_ids=tuple(stop_ids),
+            stop_token_ids=list(stop_ids),
             ignore_eos=bool(fields.ignore_eos),
             eos_token_ids=defaults.eos_token_ids,
             skip_special_tokens=_given(fields.skip_special_tokens, True),
@@ -94,9 +94,9 @@ def _given(value: V | None, default: V) -> V:
     return default if value is None else value
 
 
-def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+def _stop_strings(stop: str | list[str] | None) -> list[str]:
     if stop is None:
-        return ()
+        return []
     strings = [stop] if isinstance(stop, str) else stop
     if len(strings) > MAX_STOP_STRINGS:
         raise bad_request(
@@ -110,7 +110,7 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
         path = "stop" if isinstance(stop, str) else f"stop[{i}]"
         wrong = f"{len(text)} characters; {MAX_STOP_LEN} are the limit" if text else "it is empty"
         raise bad_request(f"{path}: {wrong}", param=path, code="invalid_value")
-    return tuple(dict.fromkeys(strings))
+    return list(dict.fromkeys(strings))
 
 
 def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float] | None:

@@ -214,6 +214,15 @@ def test_its_engine_says_so_too(shared: LLM, name: str) -> None:
         getattr(shared.llm_engine, name)()
 
 
+def test_what_a_list_was_given_in_its_place_is_looked_at(shared: LLM) -> None:
+    params = SamplingParams(max_tokens=4)
+    params.stop.append(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"stop: \[5\] is not "):
+        shared.generate(["a"], params)
+    with pytest.raises(ValueError, match=r"stop: \[5\] is not "):
+        shared.llm_engine.add_request("wrong", "a", params)
+
+
 def test_no_priorities_are_not_one_for_each_prompt(shared: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="one for each of 1 prompts, got 0"):
         shared.generate(["a"], GREEDY, priority=[])

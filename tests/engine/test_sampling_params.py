@@ -9,7 +9,7 @@ from hookserve.engine.parallel_sampling import choose_best, fan_out
 from hookserve.engine.sampling_params import SamplingParams
 
 
-def test_lists_and_single_texts_become_tuples():
+def test_collections_and_single_texts_become_lists():
     params = SamplingParams(
         stop="x",
         stop_token_ids=[1, 2],
@@ -18,11 +18,11 @@ def test_lists_and_single_texts_become_tuples():
         allowed_token_ids=range(3),
         eos_token_ids=None,
     )
-    assert params.stop == ("x",)
-    assert params.stop_token_ids == (1, 2)
-    assert params.bad_words == ("a", "b")
+    assert params.stop == ["x"]
+    assert params.stop_token_ids == [1, 2]
+    assert params.bad_words == ["a", "b"]
     assert params.bad_words_token_ids == ((1, 2), (3,))
-    assert params.allowed_token_ids == (0, 1, 2)
+    assert params.allowed_token_ids == [0, 1, 2]
     assert params.eos_token_ids == ()
 
 
@@ -46,18 +46,18 @@ def test_lists_and_single_texts_become_tuples():
         ({"frequency_penalty": -3}, "frequency_penalty: -3 is not a number from -2 to 2"),
         ({"logit_bias": {3: 101}}, "logit_bias: {3: 101} is not numbers from -100 to 100"),
         ({"logit_bias": {-3: 1}}, "logit_bias: {-3: 1} is not numbers from -100 to 100"),
-        ({"allowed_token_ids": []}, "allowed_token_ids: () is not a list of token ids, at least"),
-        ({"allowed_token_ids": [True]}, "allowed_token_ids: (True,) is not a list of token ids"),
-        ({"bad_words": [""]}, "bad_words: ('',) is not a list of texts that are not empty"),
+        ({"allowed_token_ids": []}, "allowed_token_ids: [] is not a list of token ids, at least"),
+        ({"allowed_token_ids": [True]}, "allowed_token_ids: [True] is not a list of token ids"),
+        ({"bad_words": [""]}, "bad_words: [''] is not a list of texts that are not empty"),
         ({"bad_words_token_ids": [[]]}, "bad_words_token_ids: ((),) is not a list of lists"),
         ({"seed": 2**63}, "seed: 9223372036854775808 is not a whole number"),
         ({"max_tokens": 0}, "max_tokens: 0 is not a whole number from 1 on"),
         ({"min_tokens": 17}, "min_tokens: 17 is not at most max_tokens (16)"),
         ({"logprobs": -2}, "logprobs: -2 is not a whole number from -1 on"),
         ({"prompt_logprobs": True}, "prompt_logprobs: True is not a whole number from -1 on"),
-        ({"stop": ["a", ""]}, "stop: ('a', '') is not a list of texts that are not empty"),
+        ({"stop": ["a", ""]}, "stop: ['a', ''] is not a list of texts that are not empty"),
         ({"stop": 5}, "stop: 5 is not a list"),
-        ({"stop_token_ids": [-1]}, "stop_token_ids: (-1,) is not a list of token ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids: [-1] is not a list of token ids"),
         ({"ignore_eos": 1}, "ignore_eos: 1 is not true or false"),
     ],
 )
@@ -122,6 +122,25 @@ def test_a_field_is_set_later_as_it_is_given():
     with pytest.raises(AttributeError, match="max_token"):
         params.max_token = 3
     assert params == SamplingParams(min_tokens=20, max_tokens=30, stop=["x"])
+
+
+def test_lists_are_changed_in_their_place_and_are_nobody_elses():
+    given = ["x"]
+    params = SamplingParams(stop=given, allowed_token_ids=(4,))
+    params.stop.append("y")
+    params.stop_token_ids += [7]
+    params.bad_words.extend(["no"])
+    params.allowed_token_ids.append(5)
+    assert (given, SamplingParams().bad_words) == (["x"], [])
+    assert params == SamplingParams(
+        stop=["x", "y"], stop_token_ids=[7], bad_words=["no"], allowed_token_ids=[4, 5]
+    )
+    assert params.all_stop_token_ids == {7}
+    copy = params.clone()
+    copy.stop.append("z")
+    assert params.stop == ["x", "y"]
+    assert SamplingParams() == msgspec.convert({}, SamplingParams)
+    assert msgspec.to_builtins(SamplingParams()) == {}, "what was not given does not travel"
 
 
 def test_what_two_fields_say_together_is_looked_at_when_they_are_used():

@@ -157,8 +157,8 @@ def test_every_field_reaches_the_engine(serve_script: Any, path: str) -> None:
     params = request.params
     assert {name: getattr(params, name) for name in plain} == plain
     assert params.logit_bias == {0: -100.0, 256: 100.0}
-    assert params.allowed_token_ids == (5, 4)
-    assert params.bad_words == ("no",)
+    assert params.allowed_token_ids == [5, 4]
+    assert params.bad_words == ["no"]
     assert params.bad_words_token_ids == ((110, 111), (32, 110, 111))
     assert (request.priority, request.cache_salt) == (-3, "tenant")
     assert (params.logprobs, params.prompt_logprobs) == (None, None)
