@@ -25,14 +25,12 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
     """A number; ``false``, which is the other route's way to say none, is taken too."""
 
 
-DECODER = RequestDecoder(
-    CompletionRequest,
-    {
-        **NOT_BUILT_COMMON,
-        "suffix": ("",),
-        "prompt_embeds": (),
-    },
-)
+NOT_BUILT: dict[str, tuple[Any, ...]] = {
+    **NOT_BUILT_COMMON,
+    "suffix": ("",),
+    "prompt_embeds": (),
+}
+DECODER = RequestDecoder(CompletionRequest, NOT_BUILT)
 
 
 def choice(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hookserve.engine.not_served import not_served
 from hookserve.engine.structured_outputs import StructuredOutputsParams
 
 from .plain_data import PlainData
@@ -227,6 +228,12 @@ class ParserRequest(PlainData):
         elif not isinstance(choice, NamedToolChoice):
             given = {"type": "function", **choice} if isinstance(choice, dict) else choice
             self.tool_choice = msgspec.convert(given, ToolChoice)
+
+    to_sampling_params = not_served(
+        "to_sampling_params",
+        "a chat request as parsers see it has no parameters of sampling but skip_special_tokens and "
+        "structured_outputs, which adjust_request may set",
+    )
 
     def parameters_of(self, name: str) -> dict[str, Any]:
         """The declared schema of a function's arguments; empty where there is none."""

@@ -8,6 +8,10 @@ import secrets
 import time
 from typing import Any, Literal
 
+from hookserve.engine.sampling_params import SamplingParams
+
+from .request_params import params_of
+
 try:
     from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
@@ -74,6 +78,12 @@ class CompletionRequest(OpenAIBaseModel):
     stop: str | list[str] | None = None
     echo: bool | None = False
     logprobs: int | None = None
+
+    def to_sampling_params(
+        self, max_tokens: int, default_sampling_params: dict[str, Any] | None = None
+    ) -> SamplingParams:
+        """How it is sampled, with this many new tokens. Raises as ``request_params.params_of``."""
+        return params_of(self.model_dump(), max_tokens, default_sampling_params or {})
 
 
 class CompletionResponseChoice(OpenAIBaseModel):

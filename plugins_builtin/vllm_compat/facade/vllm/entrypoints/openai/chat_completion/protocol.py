@@ -36,7 +36,8 @@ __surface__ = {
     "parallel_tool_calls, include_reasoning, reasoning_effort, response_format, "
     "chat_template_kwargs, model, stream, skip_special_tokens and structured_outputs, of which "
     "adjust_request may set the last two; "
-    "other fields of a request are not there. It is no pydantic model, so not the body of a route",
+    "other fields of a request are not there. It is no pydantic model, so not the body of a route, "
+    "and to_sampling_params raises NotServedError",
     "ChatCompletionResponse": _OWN,
     "ChatCompletionResponseChoice": _OWN,
     "ChatCompletionToolsParam": "live: a tool of a request",
