@@ -10,5 +10,6 @@ __surface__ = {
     "AsyncLLM": "live: the engine of programs that make one (from_engine_args, "
     "from_vllm_config; stat_loggers of their own); the server has a "
     "client of its own over its engine (vllm.engine.protocol.EngineClient), so a patch of generate "
-    "here does not see the requests of its routes",
+    "here does not see the requests of its routes. get_tokenizer is no coroutine, as in vLLM 0.32: "
+    "code for an older one awaits it, and can read the attribute tokenizer, which every one has",
 }
