@@ -231,7 +231,7 @@ class ParserRequest(PlainData):
 
     to_sampling_params = not_served(
         "to_sampling_params",
-        "a chat request as parsers see it has no parameters of sampling but skip_special_tokens and "
+        "a chat request as parsers see it has no sampling parameters but skip_special_tokens and "
         "structured_outputs, which adjust_request may set",
     )
 
