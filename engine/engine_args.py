@@ -28,7 +28,7 @@ from .config import (
     SchedulerConfig,
 )
 from .ecosystem_arguments import OtherArguments, taking_others
-from .engine_limits import check_blocks, check_limits, check_ranks
+from .engine_limits import check_blocks, check_limits, check_objects, check_ranks
 from .errors import ConfigError
 from .given_arguments import take_forms
 from .hf_configs import apply_hf_configs
@@ -381,6 +381,7 @@ class EngineArgs(OtherArguments):
         from .wrapped_config import working_with
 
         with working_with(None, self) as host:
+            check_objects(self)  # what a wrapper may have set since
             reference = resolve_reference(self, "model", self.model or DEFAULT_MODEL, host)
             files = read_model_files(reference, accepted(self, host))
             model = self._join(files, host)

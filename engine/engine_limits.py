@@ -21,6 +21,15 @@ LEAST = dict.fromkeys(
     ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"), 1
 ) | {"max_model_len": 1, "kv_cache_memory_bytes": 0, "num_gpu_blocks_override": 0}
 """Of whole numbers; what there is too little of is said where it is shared out."""
+OBJECTS = (
+    "additional_config",
+    "compilation_config",
+    "hf_overrides",
+    "ir_op_priority",
+    "model_loader_extra_config",
+    "override_generation_config",
+    "structured_outputs_config",
+)
 
 
 def check_ranks(args: EngineArgs, text_config: Mapping[str, Any]) -> None:
@@ -44,7 +53,15 @@ def check_ranks(args: EngineArgs, text_config: Mapping[str, Any]) -> None:
         )
 
 
+def check_objects(args: EngineArgs) -> None:
+    for name in OBJECTS:
+        value = getattr(args, name)
+        if not isinstance(value, dict):
+            raise refuse(args, name, value, "a dict, and no function or text")
+
+
 def check_limits(args: EngineArgs) -> None:
+    check_objects(args)
     for name, least in LEAST.items():
         value = getattr(args, name)
         is_open = value is None and name in MAY_BE_OPEN

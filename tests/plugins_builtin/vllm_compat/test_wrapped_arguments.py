@@ -137,16 +137,6 @@ def test_arguments_of_vllm_are_read_and_set_as_there(
     assert not [each for each in said if "mode has no effect" in each]
 
 
-def test_an_argument_of_vllm_that_is_refused_names_who_set_it(
-    wrap: Callable[..., Host], tiny_llama: Path
-) -> None:
-    host = wrap(before_engine="self.cpu_offload_gb = 8")
-    with pytest.raises(
-        ConfigError, match=rf"^{OWNER}: cpu_offload_gb=8 is refused, because weight"
-    ):
-        build(host, tiny_llama)
-
-
 def test_what_the_methods_give_back_may_be_changed(
     wrap: Callable[..., Host], tiny_llama: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +260,8 @@ def test_what_it_changed_in_its_place_is_undone_too(
     [
         ("self.max_num_seqs = -4", f"--max-num-seqs -4 (from plugin {OWNER}): expected"),
         ("self.speculative_config = {'a': 1}", f"{OWNER}: speculative_config={{'a': 1}} is ref"),
+        ("self.cpu_offload_gb = 8", f"{OWNER}: cpu_offload_gb=8 is refused, because weights stay"),
+        ("self.hf_overrides = print", f"print> (from plugin {OWNER}): expected a dict, and no fun"),
     ],
 )
 def test_what_it_sets_and_cannot_be_is_refused_by_its_name(
