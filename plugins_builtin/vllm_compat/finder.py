@@ -24,6 +24,7 @@ from hookserve.hookspecs.selection import canonical
 from .distributions import PACKAGE
 from .foreign_files import ForeignFiles
 from .misses import Misses
+from .older_paths import OlderPaths
 from .presented_version import PresentedVersions, unmet_requirement
 from .record import ServedDistribution
 
@@ -40,6 +41,7 @@ class FacadeFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.misses = Misses()
+        self._older = OlderPaths()
         self.versions = PresentedVersions()
         self._foreign: ForeignFiles | None = None
 
@@ -78,9 +80,9 @@ class FacadeFinder(MetaPathFinder):
         package = base / "__init__.py"
         if package.is_file():
             others = self.foreign.search_locations(name) if name == PACKAGE else []
-            return _spec(name, package, [str(base), *others], self.misses)
+            return _spec(name, package, [str(base), *others], self.misses, self._older)
         file = base.with_name(f"{base.name}.py")
-        return _spec(name, file, None, self.misses) if file.is_file() else None
+        return _spec(name, file, None, self.misses, self._older) if file.is_file() else None
 
     def _of_others(self, name: str) -> ModuleSpec | None:
         file = self.foreign.modules.get(name)
@@ -121,16 +123,25 @@ class ServedModule(ModuleType):
 class ServedLoader(SourceFileLoader):
     """Loads a file of the facade."""
 
-    def __init__(self, name: str, path: str, misses: Misses) -> None:
+    def __init__(self, name: str, path: str, misses: Misses, older: OlderPaths) -> None:
         super().__init__(name, path)
         self.misses = misses
+        self._older = older
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return ServedModule(spec.name)
 
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        home = vars(module).get("__older_path_of__")
+        if home is not None:
+            self._older.note(module.__name__, home)
 
-def _spec(name: str, file: Path, locations: list[str] | None, misses: Misses) -> ModuleSpec | None:
-    loader = ServedLoader(name, str(file), misses)
+
+def _spec(
+    name: str, file: Path, locations: list[str] | None, misses: Misses, older: OlderPaths
+) -> ModuleSpec | None:
+    loader = ServedLoader(name, str(file), misses, older)
     return spec_from_file_location(name, file, loader=loader, submodule_search_locations=locations)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookserve.hookspecs import Host, PluginSettings
+from hookserve.plugins_builtin.vllm_compat import surface
 from hookserve.server.patch_audit import log_dead_patches
 from plugin_folder import install_plugin
 
@@ -37,6 +38,51 @@ def at(place: str) -> object:
 @pytest.mark.parametrize("older", MOVED)
 def test_a_name_is_found_at_its_older_place_too(older: str) -> None:
     assert at(older) is at(MOVED[older])
+
+
+OLDER = """
+import vllm.attention.layer
+import vllm.inputs.data
+
+def register():
+    import vllm.logits_process
+"""
+
+
+def test_a_plugin_that_uses_older_paths_is_told_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("old_one", "old_two"):
+        entries = {GENERAL: {name: f"{name}:register"}}
+        install_plugin(tmp_path, name, {name: OLDER}, groups=entries)
+    install_plugin(
+        tmp_path,
+        "new_one",
+        {"new_one": "import vllm.inputs\n\ndef register():\n    pass\n"},
+        groups={GENERAL: {"new_one": "new_one:register"}},
+    )
+    host = Host(["front"], PluginSettings())
+    told = [line for line in host.warnings if "older path" in line]
+    assert told == [
+        f"plugin old-one:{GENERAL}:old_one: imports vllm.attention, which vLLM has moved to "
+        "vllm.model_executor.layers.attention and vllm.v1.attention.backend; the older path is "
+        "served here, and so are others like it"
+    ]
+
+
+def test_no_module_is_served_through_the_older_path_of_another() -> None:
+    homes = {
+        name: vars(importlib.import_module(name)).get("__older_path_of__")
+        for name in surface.modules()
+    }
+    older = {name for name, home in homes.items() if home is not None}
+    assert len(older) > 10
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+    for name in homes.keys() - older:
+        importlib.import_module(name)
+    assert older & sys.modules.keys() == set()
 
 
 PATCHES = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hookserve.engine.logits_processor import RequestProcessor as LogitsProcessor
 
+__older_path_of__ = "vllm.v1.sample.logits_processor"
+
 __all__ = ["LogitsProcessor"]
 
 __surface__ = {

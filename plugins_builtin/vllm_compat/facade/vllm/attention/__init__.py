@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from hookserve.plugins_builtin.vllm_compat.lazy import names_from
 
+__older_path_of__ = "vllm.model_executor.layers.attention and vllm.v1.attention.backend"
+
 __all__ = ["Attention", "AttentionBackend", "AttentionImpl", "AttentionMetadata", "AttentionType"]
 
 __surface__ = {

@@ -6,6 +6,8 @@ from hookserve.ops.attention import Attention
 
 from ..v1.attention.backend import AttentionType
 
+__older_path_of__ = "vllm.model_executor.layers.attention"
+
 __all__ = ["Attention", "AttentionType"]
 
 __surface__ = {

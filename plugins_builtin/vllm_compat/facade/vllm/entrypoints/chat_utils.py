@@ -10,6 +10,8 @@ from ..renderers.chat_utils import (
 )
 from ..renderers.chat_utils import __surface__ as _SURFACE
 
+__older_path_of__ = "vllm.renderers.chat_utils"
+
 __all__ = [
     "ChatTemplateContentFormatOption",
     "ConversationMessage",

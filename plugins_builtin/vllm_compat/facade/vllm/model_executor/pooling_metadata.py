@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..v1.pool.metadata import PoolingMetadata
 
+__older_path_of__ = "vllm.v1.pool.metadata"
+
 __all__ = ["PoolingMetadata"]
 
 __surface__ = {

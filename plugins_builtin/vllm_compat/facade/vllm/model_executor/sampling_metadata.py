@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..v1.sample.metadata import SamplingMetadata
 
+__older_path_of__ = "vllm.v1.sample.metadata"
+
 __all__ = ["SamplingMetadata"]
 
 __surface__ = {

@@ -9,6 +9,8 @@ from ..tokenizers.registry import (
     get_tokenizer,
 )
 
+__older_path_of__ = "vllm.tokenizers"
+
 __all__ = [
     "AnyTokenizer",
     "cached_get_tokenizer",

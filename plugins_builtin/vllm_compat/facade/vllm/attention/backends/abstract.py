@@ -10,6 +10,8 @@ from ...v1.attention.backend import (
     AttentionType,
 )
 
+__older_path_of__ = "vllm.v1.attention.backend"
+
 __all__ = [
     "AttentionBackend",
     "AttentionImpl",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ...v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+__older_path_of__ = "vllm.v1.attention.backends.registry"
+
 __all__ = ["AttentionBackendEnum", "register_backend"]
 
 __surface__ = {

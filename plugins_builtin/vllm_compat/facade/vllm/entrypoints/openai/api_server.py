@@ -12,6 +12,8 @@ from ..launchers.app import __surface__ as _APP
 from ..launchers.app import build_app
 from ..launchers.launcher import __surface__ as _LAUNCHER
 
+__older_path_of__ = "vllm.entrypoints.launchers"
+
 __all__ = [
     "build_app",
     "build_async_engine_client",

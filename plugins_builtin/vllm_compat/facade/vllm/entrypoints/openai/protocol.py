@@ -16,6 +16,8 @@ _HOMES = {
     **dict.fromkeys(_ENGINE, ".engine.protocol"),
 }
 
+__older_path_of__ = "the modules named protocol under vllm.entrypoints"
+
 __all__ = [*_HOMES]
 
 __surface__ = {**_CHAT, **_COMPLETION, **_RESPONSES, **_ENGINE}

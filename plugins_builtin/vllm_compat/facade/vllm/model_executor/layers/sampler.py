@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ...v1.sample.sampler import Sampler, SamplerOutput
 
+__older_path_of__ = "vllm.v1.sample.sampler"
+
 __all__ = ["Sampler", "SamplerOutput"]
 
 __surface__ = {

@@ -14,6 +14,10 @@ _HOMES = {
     **dict.fromkeys(_SERVE, "...serve.engine.protocol"),
 }
 
+__older_path_of__ = (
+    "vllm.entrypoints.generate.base.protocol and vllm.entrypoints.serve.engine.protocol"
+)
+
 __all__ = [*_HOMES]
 
 __surface__ = {**_GENERATE, **_SERVE}
