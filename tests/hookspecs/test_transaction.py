@@ -25,10 +25,11 @@ from hookserve.hookspecs import (
     PluginError,
     PluginReport,
     RequiredPluginError,
+    patch_owners,
 )
 from hookserve.hookspecs.context import enter, owner_of
 from hookserve.hookspecs.errors import describe_error
-from hookserve.hookspecs.patch_owners import all_patches, forget_patches
+from hookserve.hookspecs.patch_owners import all_patches
 from hookserve.hookspecs.snapshot import Snapshot
 
 MakeHost = Callable[..., Host]
@@ -91,14 +92,13 @@ class Server:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of the host."""
+def served(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the host, in a process that knows of no patch so far."""
     module = ModuleType("hookserve.served.code")
     exec(HOST_CODE, vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    yield module
-    for name in ("changer", "one", "first", "second"):
-        forget_patches(f"file:{name}")
+    monkeypatch.setattr(patch_owners, "_places", {})
+    return module
 
 
 @pytest.fixture(autouse=True)
