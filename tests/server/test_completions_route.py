@@ -192,7 +192,7 @@ def test_what_the_client_says_reaches_the_engine(serve_script: Any) -> None:
         params = request.params
         assert request.prompt_token_ids == [97, 98, 99]
         assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 7, 11)
-        assert (params.max_tokens, params.stop_token_ids, params.ignore_eos) == (9, (5,), True)
+        assert (params.max_tokens, params.stop_token_ids, params.ignore_eos) == (9, [5], True)
         assert params.eos_token_ids == (256,)
         assert not params.skip_special_tokens
         assert params.include_stop_str_in_output
