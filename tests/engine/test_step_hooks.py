@@ -16,6 +16,7 @@ from hookserve.engine import scheduler_hooks, worker_hooks
 from hookserve.engine.core import EngineCore
 from hookserve.engine.request import Request
 from hookserve.engine.scheduler import Scheduler
+from hookserve.engine.scheduler_guard import SchedulerError
 from hookserve.engine.step import SchedulerOutput
 from hookserve.engine.vllm_config import VllmConfig
 from hookserve.hookspecs import Host, PluginSettings, QueuedRequest, bootstrap, hookimpl
@@ -346,7 +347,11 @@ def test_three_streams_go_on_unchanged_beside_an_observer_that_fails(
                 act(output)
 
     with serving(Faulty(), step_hook_timeout_s=0.03) as core:
-        assert texts(core) == EXPECTED
+        try:
+            said: Any = texts(core)
+        except SchedulerError as error:  # what it would be if the observer spoilt the step
+            said = error
+        assert said == EXPECTED
         guards = core.host.calls.hooks[hook].guards
     assert bool(guards) is (fault == "meddles")
     assert ("is switched off" in caplog.text) is (fault != "meddles")
