@@ -7,6 +7,8 @@ from typing import Any
 from hookserve.ops.context import TensorParallelGroup as GroupCoordinator
 from hookserve.ops.context import get_pp_group, get_tp_group
 
+from . import __surface__ as _PACKAGE
+
 __all__ = [
     "GroupCoordinator",
     "ensure_model_parallel_initialized",
@@ -21,34 +23,14 @@ __all__ = [
     "model_parallel_is_initialized",
 ]
 
-__surface__ = {
-    "get_tensor_model_parallel_rank": "live: this rank among those that share the model",
-    "get_tensor_model_parallel_world_size": "live: how many ranks share the model",
-    "get_tp_group": (
-        "live: the ranks that share the model; its all_reduce may overwrite what it is given"
-    ),
-    "get_pp_group": "live: the stages of the pipeline, of which there is one",
-    "get_world_group": "live: all ranks, which share the model",
-    "get_dp_group": "live: the copies of the model, of which there is one",
-    "GroupCoordinator": (
-        "live: the class of these groups; made by the worker alone. It has rank, rank_in_group, "
-        "ranks, world_size, is_first_rank, is_last_rank, device_group, all_reduce and all_gather, "
-        "and nothing else: torch.distributed does the rest, by device_group"
-    ),
-    "model_parallel_is_initialized": (
-        "live: true, as a worker's ranks have met before its model is built"
-    ),
-    "init_distributed_environment": (
-        "live: says whether the ranks that met are those that are asked for; they meet by "
-        "themselves"
-    ),
-    "ensure_model_parallel_initialized": "live: says whether the ranks that met are split as asked",
-    "initialize_model_parallel": "live: the same",
-    "get_ep_group": "refused: no architecture with experts is served",
-    "init_model_parallel_group": "refused: one group of ranks is made, by the worker",
-    "destroy_model_parallel": "refused: the worker parts from the others at its end",
-    "destroy_distributed_environment": "refused: the worker parts from the others at its end",
-    "graph_capture": "refused: no graphs are captured",
+_REFUSED = (
+    "get_ep_group",
+    "init_model_parallel_group",
+    "destroy_model_parallel",
+    "destroy_distributed_environment",
+    "graph_capture",
+)
+__surface__ = {name: _PACKAGE[name] for name in (*__all__, *_REFUSED)} | {
     "_TP": "refused: the ranks of a model are a context, not a variable; ask get_tp_group()",
 }
 

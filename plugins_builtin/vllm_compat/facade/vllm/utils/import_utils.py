@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hookserve.hookspecs import running
+
 __all__ = ["LazyLoader", "import_from_path", "import_plugin", "resolve_obj_by_qualname"]
 
 __surface__ = {
@@ -61,8 +63,14 @@ def import_plugin(plugin: str) -> ModuleType | None:
         return importlib.import_module(plugin)
     try:
         return import_from_path(name, plugin)
-    except Exception:
-        logger.error("%s cannot be imported:\n%s", plugin, traceback.format_exc())
+    except Exception:  # what it raises is the file's; who asked for it goes on without it
+        asker = running()
+        logger.error(
+            "%s cannot be imported, and %s goes on without it:\n%s",
+            plugin,
+            "the program" if asker is None else f"plugin {asker.identity}",
+            traceback.format_exc(),
+        )
         return None
 
 
