@@ -15,6 +15,8 @@ import torch
 
 from hookserve.engine.errors import InvalidRequestError, QueueFullError
 from hookserve.engine.log import own_logging
+from hookserve.hookspecs import Plugin
+from hookserve.hookspecs.context import enter
 from hookserve.server.errors import ApiError, engine_failure
 
 pytestmark = pytest.mark.usefixtures("vllm_facade")
@@ -79,7 +81,11 @@ def test_modules_are_imported_by_name_and_by_file(
     assert utils.import_plugin(str(tmp_path / "by_file.py")).VALUE == 3
     assert utils.resolve_obj_by_qualname("by_file.VALUE") == 3
     assert utils.import_plugin(str(tmp_path / "broken.py")) is None
-    assert "ZeroDivisionError" in caplog.text and "broken.py" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "broken.py cannot be imported, and the program goes on without it" in caplog.text
+    with enter(Plugin("d:g:asker", "asker", "g", load=lambda: None)):
+        assert utils.import_plugin(str(tmp_path / "broken.py")) is None
+    assert "broken.py cannot be imported, and plugin d:g:asker goes on" in caplog.text
     with pytest.raises(ModuleNotFoundError, match="no file"):
         utils.import_from_path("gone", tmp_path / "gone.py")
     names: dict[str, Any] = {}
